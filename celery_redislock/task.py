@@ -70,6 +70,8 @@ class SingletonTask(Task):
     lock: "types.LockChoice | Inherit" = INHERIT
     #: The key: ``None`` for the task and all its arguments; see the table of keys.
     lock_key: "types.KeyChoice" = None
+    #: A text about a call for operators, with fields as those of ``lock_key``; none.
+    lock_describe: str | None = None
     #: What happens to a duplicate; ``None`` takes the setting, then the scope's own default.
     on_conflict: "types.ConflictChoice" = None
     #: What a duplicate that is skipped on the worker returns, in state SUCCESS, or a callable that is given

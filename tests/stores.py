@@ -150,6 +150,10 @@ class MemoryCase(StoreCase):
         assert max([expiry for _, expiry in entries] + holders, default=0.0) < float("inf")
 
 
+#: How keys end that say what happened; they outlive it.
+HISTORY = (":counts", ":refusals", "}:refused", "}:forced")
+
+
 class RedisCase(StoreCase):
     """The store on a server, with a client beside it."""
 
@@ -178,7 +182,11 @@ class RedisCase(StoreCase):
         return f"{self.prefix}:{name}"
 
     def keys(self) -> list[str]:
-        """All raw keys of this test, but for notes of requests, which outlive them for a moment."""
+        """All raw keys of this test, but for notes of requests, which outlive them, and of what happened."""
+        return [key for key in self.all_keys() if not key.endswith(HISTORY)]
+
+    def all_keys(self) -> list[str]:
+        """Those, and the notes of what happened."""
         found = self.client.scan_iter(match=f"{self.prefix}:*", count=1000)
         return sorted(key.decode() for key in found if b":note:" not in key)
 
@@ -220,7 +228,7 @@ class RedisCase(StoreCase):
     def check_every_key_expires(self) -> None:
         # What waits in a line is data, as what is in a queue: it lives until it is served.
         data = ("}:line", "}:parked", "}:until", ":lines", self.queue())
-        keys = [key for key in self.keys() if key not in self.foreign and not key.endswith(data)]
+        keys = [key for key in self.all_keys() if key not in self.foreign and not key.endswith(data)]
         assert [key for key in keys if self.client.pttl(key) == -1] == []
 
     #: Keys the test itself wrote without a ttl.
@@ -228,7 +236,7 @@ class RedisCase(StoreCase):
 
     def close(self) -> None:
         """Remove this test's keys and close its connections."""
-        for key in self.keys():
+        for key in self.all_keys():
             self.client.delete(key)
         self.client.close()
         self.redis.close()

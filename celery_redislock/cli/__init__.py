@@ -17,6 +17,7 @@ from celery_redislock.scheduling import plug
 #: The commands, each with the module it is in.
 _MODULES = {
     **dict.fromkeys(("list", "release", "show"), "commands"),
+    "explain": "explain",
     "limit": "limit",
     "waiting": "line",
     **dict.fromkeys(("beat", "pause", "resume", "run-now"), "schedule"),
@@ -55,6 +56,7 @@ def redislock() -> None:
     """Look at the locks of unique tasks, and release them; look at the schedule that beats share.
 
     \b
+    celery -A proj redislock explain proj.sync_account 42
     celery -A proj redislock list
     celery -A proj redislock show proj.sync_account 42
     celery -A proj redislock waiting account:42

@@ -1,7 +1,5 @@
 """The command about how many may hold a lock: ``limit``."""
 
-import getpass
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -14,6 +12,7 @@ from celery_redislock.cli.subject import LockServer, Trouble, as_json_option, fo
 from celery_redislock.declaring.declaration import declaration_of, is_unique
 from celery_redislock.declaring.options import LockOptions
 from celery_redislock.exceptions import LockOptionError
+from celery_redislock.locks.force import user
 from celery_redislock.locks.limits import A_YEAR
 from celery_redislock.publishing import promote
 from celery_redislock.publishing.handle import LockHandle
@@ -62,7 +61,7 @@ def limit(
     value = int(number) if number else None
     is_sure = not value or handle.key.startswith(beginnings) or _has_limit(server, handle.key)
     warning = None if is_sure else _DOUBT
-    by = None if is_look else _who()
+    by = None if is_look else user()
     found = handle.limit(value, for_=seconds or A_YEAR, reset=reset, by=by)
     if warning:
         output.warn(warning)
@@ -79,13 +78,6 @@ def limit(
 def _has_limit(server: LockServer, key: str) -> bool:
     """Whether one that holds this key says so."""
     return any("limit" in hold.facts for hold in server.store.holders(key))
-
-
-def _who() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # Python 3.13 raises the latter
-        return f"uid {os.getuid()}"
 
 
 def _handle(server: LockServer, subject: list[str]) -> tuple[LockHandle, tuple[str, ...]]:

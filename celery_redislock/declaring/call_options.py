@@ -56,6 +56,8 @@ def override(
         problems.append("lock_limit is a callable, which cannot travel with a message; set it on the task")
     if "lock_skip_result" in own:
         problems.append("lock_skip_result is the task's, whoever calls it; set it there")
+    if "lock_describe" in own:
+        problems.append("lock_describe is the task's, whoever calls it; set it there")
     conflict = own.get("on_conflict")
     if isinstance(conflict, Asked):
         if callable(conflict.server):

@@ -3,13 +3,14 @@
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from celery_redislock.declaring.call_options import from_header, override
-from celery_redislock.declaring.keys import Binder, KeyRule, Resources, parse_key
+from celery_redislock.declaring.keys import Binder, KeyRule, Resources, parse_key, teller
 from celery_redislock.declaring.kinds import COUNT
 from celery_redislock.declaring.options import ENABLED_VARIABLE, LockOptions, LockSettings, read_options
 from celery_redislock.declaring.server import DECLARATION, joined_for, settings_of, store_of
@@ -86,9 +87,12 @@ class Declaration:
         :meth:`SingletonTask.lock_for`.
         """
         name, lock = self._own if options is self.options or options is None else self._made_for(options)
-        if key is None:
-            key = name(self._bind(args, kwargs))
         owner = owner_name(task_id) if "\0" in task_id else task_id
+        if key is None:
+            bound = self._bind(args, kwargs)
+            if self._tell:
+                return lock(name(bound), owner, is_ignored, main_process, self._tell(bound))
+            key = name(bound)
         return lock(key, owner, is_ignored, main_process)
 
     def with_limit(
@@ -117,12 +121,31 @@ class Declaration:
             raise LockOptionError(self.task.name, [problem]) from error
 
     @cached_property
+    def _tell(self) -> "Callable[[Mapping[str, object]], str] | None":
+        """What a holder says about its arguments, if anything."""
+        options = self.options
+        claims = options.scope is not None and options.scope.claim is not None
+        return teller(options.lock_key if claims else None, options.lock_describe, self.binder.parameters)
+
+    @cached_property
+    def tells_late(self) -> bool:
+        """Whether a run says it, because there was no claim that did."""
+        scope = self.options.scope
+        return self.options.lock_describe is not None and scope is not None and scope.claim is None
+
+    def told(self, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> str:
+        """Return what a run with these arguments says about them; nothing where they do not fit the task."""
+        with suppress(TypeError):
+            return self._tell(self._bind(args, kwargs)) if self._tell else ""
+        return ""
+
+    @cached_property
     def _own(self) -> "tuple[KeyRule, Callable[..., TaskLock]]":
         return self._made_for(self.options)
 
     def _made_for(self, options: LockOptions) -> "tuple[KeyRule, Callable[..., TaskLock]]":
         """Return what names the lock of a call with these options, and what makes it of its name."""
-        from celery_redislock.locks.tasklock import TaskLock  # noqa: PLC0415  not to declare a task
+        from celery_redislock.locks.tasklock import Says, TaskLock  # noqa: PLC0415  not to declare a task
 
         where = self.task.name
         rule = self.rule
@@ -139,7 +162,10 @@ class Declaration:
                 problem = "lock_key=Resources(...) is for a task, not for one call; declare it there"
                 raise LockOptionError(where, [problem])
             store = joined_for(where, store)
-        lives = (options.lock_ttl, options.lock_queue_ttl, options.lock_period, several)
+        sides = [options.client, options.server]
+        client, server = ("callable" if callable(side) else side or "skip" for side in sides)
+        says = Says(client, server, options.lock_ttl, self.settings.metrics)
+        lives = (options.lock_ttl, options.lock_queue_ttl, options.lock_period, several, says)
         return rule, partial(TaskLock, store, where, *lives)
 
     def for_call(

@@ -145,6 +145,10 @@ ANYTHING = Kind("any value, or a callable of the `Conflict` that returns one")
 KEY = Kind("a tuple of parameter names, a text such as 'account:{account_id}', Resources(...), or a callable")
 
 
+#: ``lock_describe``; checked as a template with the others of a task.
+ANY_TEXT = Kind("a text such as 'order {order_id}'", lambda value: isinstance(value, str) and value != "")
+
+
 def hint(word: str, known: Iterable[str], otherwise: str) -> str:
     """Return what to say of an unknown word: which of those known is nearest, or *otherwise*."""
     from difflib import get_close_matches  # noqa: PLC0415  only for an error

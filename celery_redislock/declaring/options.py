@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from celery_redislock.declaring.keys import Resources, parse_key
+from celery_redislock.declaring.keys import Resources, parse_key, problems_of_text
 from celery_redislock.declaring.scopes import NO_TURN, SCOPES, Asked, Choice, Scope, resolve
 from celery_redislock.declaring.table import DEFAULTS, INHERIT, SETTING_ROWS, TASK_ROWS, Row, is_given
 from celery_redislock.exceptions import LockOptionError
@@ -38,6 +38,7 @@ class LockOptions(NamedTuple):
 
     scope: Scope | None = DEFAULTS["lock"]
     lock_key: object = None
+    lock_describe: str | None = None
     on_conflict: Asked = DEFAULTS["on_conflict"]
     client: Choice | None = "skip"
     server: Choice | None = "skip"
@@ -82,6 +83,7 @@ class LockSettings(NamedTuple):
     catchup: str = DEFAULTS["redislock_catchup"]
     restore: float = DEFAULTS["redislock_restore"]
     check: str = DEFAULTS["redislock_check"]
+    metrics: bool = DEFAULTS["redislock_metrics"]
 
     def __repr__(self) -> str:
         """Leave the URL, or client, out: it may hold a password."""
@@ -199,6 +201,8 @@ def problems_of(
         parse_key(options.lock_key, task_name=where, parameters=parameters)
     except LockOptionError as error:
         problems += error.problems
+    if options.lock_describe is not None:
+        problems += problems_of_text(options.lock_describe, parameters)
     return problems + disagreements(options)
 
 

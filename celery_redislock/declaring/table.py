@@ -5,6 +5,7 @@ from enum import Enum
 from typing import Any, Final, Literal, NamedTuple
 
 from celery_redislock.declaring.kinds import (
+    ANY_TEXT,
     ANYTHING,
     COUNT,
     ENTRIES,
@@ -65,6 +66,10 @@ ROWS: tuple[Row, ...] = (
         default_note="`'until_executed'`", meaning="how long the task is unique"),
     Row(attribute="lock_key", default=None, kind=KEY, default_note="all arguments",
         meaning="what is locked: the task with some of its arguments, or a resource shared by tasks"),
+    Row(attribute="lock_describe", default=None, kind=ANY_TEXT, default_note="none",
+        meaning="a text about a call, for operators, with fields as those of `lock_key`: "
+        "`'order {order_id}'`. It stands in clear on the lock server, and in what commands print; not for "
+        "one call"),
     Row(attribute="on_conflict", setting="redislock_on_conflict", default=Asked(), kind=CONFLICT,
         default_note="by scope", meaning="what happens to a duplicate"),
     Row(attribute="lock_skip_result", default=None, kind=ANYTHING,
@@ -143,6 +148,9 @@ ROWS: tuple[Row, ...] = (
     Row(setting="redislock_restore", default=30.0, kind=Restore(usual=30.0), default_note="`True`: 30 s",
         meaning="after how long without a sign of life of a worker the messages of unique tasks that it had "
         "in hand are back in their queues (broker Redis or Valkey); `False`: after its visibility timeout"),
+    Row(setting="redislock_metrics", default=False, kind=FLAG,
+        meaning="count on the lock server how long calls wait for their run, and how long runs hold their "
+        "lock, in buckets, for `celery redislock exporter`"),
     Row(setting="redislock_check", default="warn", kind=one_of("ignore", "warn", "error"),
         meaning="what a worker does at start about settings, options and a lock server that endanger "
         "locks: log, or not start; `'ignore'` keeps publishers silent about settings, too"),

@@ -77,6 +77,7 @@ class TaskOptions(_Options, total=False):
 
     on_lock_lost: LossChoice
     lock_skip_result: Any
+    lock_describe: str | None
 
 
 class LockTerms(TypedDict, total=False):

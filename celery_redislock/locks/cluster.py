@@ -17,6 +17,7 @@ that is being moved refuses it as a whole.
 
 import binascii
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cache, partial
@@ -33,7 +34,18 @@ from celery_redislock.locks.connection import Connections
 from celery_redislock.locks.nodes import Nodes
 from celery_redislock.locks.redisstore import RENEWALS_PER_CALL, RedisStore, in_ms, listed, renewed
 from celery_redislock.locks.scripts import OF_SLOTS, OTHER_SHAPES, SCRIPTS, Scripts, T, Understand, digested
-from celery_redislock.locks.store import Grant, Hold, Marked, Parked, Promotion, Refusal, Renewal, Sweep, Term
+from celery_redislock.locks.store import (
+    Counts,
+    Grant,
+    Hold,
+    Marked,
+    Parked,
+    Promotion,
+    Refusal,
+    Renewal,
+    Sweep,
+    Term,
+)
 from celery_redislock.locks.wire import ErrorReply, expect
 
 __all__ = ["ClusterStore", "store_on"]
@@ -49,7 +61,13 @@ REMEMBERED = 60.0
 
 #: Parts of a lock's keys that its scripts derive. One that is not declared stops a script halfway where its
 #: slot is being moved.
-_DERIVED = ("line", "parked", "until", "permits", "holders", "limit", "period", "fence")
+_DERIVED = (
+    *("line", "parked", "until", "permits", "holders", "limit", "period", "fence"),
+    *("refused", "forced"),
+)
+
+#: What stands beside the locks of a server, and here in each slot.
+_BESIDE = ("index", "lines", "counts", "refusals")
 
 #: Takes off a script's keys those that are only declared.
 _PROLOGUE = "for _ = 1, tonumber(table.remove(ARGV)) do\n  table.remove(KEYS)\nend\n"
@@ -195,7 +213,7 @@ def in_slot(
     that finds its locks in an index (Redis 7.0 to Valkey 9, ``cluster.c``, ``getNodeByQuery``: of several
     keys, one is not there).
     """
-    indexes = {f"{prefix}:{what}": index_of(prefix, slot, what) for what in ("index", "lines")}
+    indexes = {f"{prefix}:{what}": index_of(prefix, slot, what) for what in _BESIDE}
     keys = [indexes.get(key, key) for key in keys]
     stems = [key[: -len("lock")] for key in keys if key.endswith("}:lock")]
     derived = [stem + part for stem in stems for part in _DERIVED]
@@ -328,6 +346,18 @@ class ClusterStore(RedisStore):
         """As :meth:`LockStore.lines`, in each slot in turn."""
         return self._of_each(RedisStore.lines, limit)
 
+    def refused(self, *, limit: int = 1000) -> list[str]:
+        """As :meth:`LockStore.refused`, in each slot in turn."""
+        return self._of_each(RedisStore.refused, limit)
+
+    def counts(self) -> Counts:
+        """As :meth:`LockStore.counts`, of all slots together."""
+        of_slots = [RedisStore.counts(self._view(slot)) for slot in self._in_use()]
+        numbers: Counter[tuple[str, ...]] = Counter()
+        for each in of_slots:
+            numbers.update(each.numbers)
+        return Counts(min((each.since for each in of_slots if each.since), default=None), numbers)
+
     def sweep(self, *, most: int = 100) -> Sweep:
         """As :meth:`LockStore.sweep`, of the slots whose time has come; one request more for each.
 
@@ -388,6 +418,8 @@ class ClusterStore(RedisStore):
         view = copy(self)
         view._index = index_of(self.prefix, slot, "index")
         view._lines = index_of(self.prefix, slot, "lines")
+        view._counts = index_of(self.prefix, slot, "counts")
+        view._refusals = index_of(self.prefix, slot, "refusals")
         return view
 
     def _in_use(self) -> list[int]:

@@ -153,8 +153,9 @@ class MemoryStore(LockStore):
             return Grant(fence, taken is not None, now, self._clock(), repeated)
 
     def look(
-        self, name: str, token: str, *, period: float | None = None, limit: int | None = None
-    ) -> Refusal | None:
+        self, name: str, token: str, *, period: float | None = None, limit: int | None = None,
+        facts: str = "",  # noqa: ARG002  nothing is noted
+    ) -> Refusal | None:  # fmt: skip
         with self._lock:
             is_free = self._room(name, limit) > 0
             if not is_free and token not in self._holders_of(name):
@@ -570,7 +571,7 @@ class MemoryStore(LockStore):
         holders[token] = _Held(value, self._clock() + ttl, is_alone)
         return not is_alone
 
-    def force_release(self, name: str, *, expected: str | None = None) -> Release:
+    def force_release(self, name: str, *, expected: str | None = None, by: str = "") -> Release:  # noqa: ARG002
         with self._lock:
             holders = self.holders(name)
             seen = next((hold for hold in holders if expected in {None, hold.token}), None)

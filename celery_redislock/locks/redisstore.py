@@ -25,6 +25,11 @@ key                           type    value                       expiry; writte
 ``redislock:{N}:permits``     zset    token, score expiry ms      with the last permit; as the lock's, where
 ``redislock:{N}:holders``     hash    token -> json               several may hold it: that is a marker then
 ``redislock:{N}:limit``       string  ``N NUL json``              as it was set; limit
+``redislock:{N}:refused``     hash    task -> who was refused     an hour; acquire, look, claim_and_push
+``redislock:{N}:forced``      string  json: who released it       an hour; force_release
+``redislock:refusals``        zset    name, score when, ms        an hour; as ``refused``
+``redislock:counts``          hash    ``task NUL what`` -> how    30 days; all that grant, refuse, park or end
+                                      often                       a task's hold (history.lua)
 ``redislock:{N}:again:ID``    string  empty: ID was refused its   a minute; acquire
                                       own permit before settled
 ============================  ======  ==========================  ===========================================
@@ -48,8 +53,10 @@ from celery_redislock.locks.confirmation import SYNC_TAKES, Confirmation
 from celery_redislock.locks.connection import Connections
 from celery_redislock.locks.scripts import SCRIPTS, Scripts
 from celery_redislock.locks.store import (
+    Counts,
     Entry,
     Grant,
+    History,
     Hold,
     Limit,
     LockStore,
@@ -58,12 +65,15 @@ from celery_redislock.locks.store import (
     Parked,
     Promotion,
     Refusal,
+    Refused,
     Release,
     Renewal,
     Sweep,
     Term,
     Turn,
     Waiter,
+    facts_in,
+    owner_of,
 )
 from celery_redislock.locks.wire import expect
 
@@ -123,6 +133,8 @@ class RedisStore(LockStore):
         self._start = f"{prefix}:{{"
         self._index = f"{prefix}:index"
         self._lines = f"{prefix}:lines"
+        self._counts = f"{prefix}:counts"
+        self._refusals = f"{prefix}:refusals"
         self._strict_ms = in_ms(STRICT_FENCE_TTL) if strict_fence else ""
         self.confirmation = confirmation if confirmation else None
         self._syncs_parked = syncs_parked
@@ -168,10 +180,10 @@ class RedisStore(LockStore):
         return self._scripts.begin("claim_or_park", keys, args, _granted_or_parked, name=name)()
 
     def look(
-        self, name: str, token: str, *, period: float | None = None, limit: int | None = None
+        self, name: str, token: str, *, period: float | None = None, limit: int | None = None, facts: str = ""
     ) -> Refusal | None:
-        keys = [f"{self._start}{name}}}:lock"]
-        args = [token + "\0"]
+        keys = [f"{self._start}{name}}}:lock", self._index]
+        args = [f"{token}\0{facts}"]
         if period:
             keys.append(self._base(name) + "period")
         if limit is not None:
@@ -460,16 +472,27 @@ class RedisStore(LockStore):
         self._tell(promoted)
         return found
 
-    def force_release(self, name: str, *, expected: str | None = None) -> Release:
+    def force_release(self, name: str, *, expected: str | None = None, by: str = "") -> Release:
         base = self._base(name)
         keys = [base + "lock", base + "period", self._index]
-        args = [expected or "", name, "1" if expected is None else "0", self.home]
+        args = [expected or "", name, "1" if expected is None else "0", self.home, by]
         return self._ended(self._scripts.begin("force_release", keys, args, released, name=name)())
 
     def names(self, *, limit: int = 1000) -> list[str]:
         # A lock that is held and has a period is on it twice.
         names = self._scripts.begin("names", [self._index], [str(2 * limit)], listed, name=self._index)()
         return names[:limit]
+
+    def happened(self, name: str, *, task: str = "", what: str = "") -> History:
+        keys = [self._base(name) + "lock", self._index]
+        return self._scripts.begin("happened", keys, [task, what], _happened, name=name)()
+
+    def refused(self, *, limit: int = 1000) -> list[str]:
+        args = [str(limit), "-inf"]
+        return self._scripts.begin("names", [self._refusals], args, listed, name=self._refusals)()
+
+    def counts(self) -> Counts:
+        return self._scripts.begin("counts", [self._counts], [], _counted, name=self._counts)()
 
     def server_says(self, section: str, name: str) -> str | None:
         # INFO, not CONFIG GET: managed servers often refuse the latter.
@@ -681,6 +704,27 @@ def _limited(name: str, reply: Any, *_: object) -> tuple[Limit | None, tuple[Pro
     word, value, pttl, *rest = reply
     expect(word == b"limit")
     return Limit.of(value, pttl / 1000) if value else None, _promoted(name, rest)
+
+
+def _happened(name: str, reply: Any, *_: object) -> History:
+    word, forced, count, *fields = reply
+    expect(word == b"happened" and len(fields) == 2 * count)
+    refused = []
+    for entry in fields[1::2]:
+        times, first, last, holder, value = entry.split(b"\0", 4)
+        owner = owner_of(holder.decode("utf-8", "replace"))
+        hold = Hold(name, value, 0.0)
+        refused.append(Refused(int(times), int(first) / 1000, int(last) / 1000, owner, hold))
+    return History(tuple(sorted(refused, key=lambda each: -each.last)), facts_in(forced))
+
+
+def _counted(_name: str, reply: Any, *_: object) -> Counts:
+    numbers = {
+        tuple(field.decode("utf-8", "replace").split("\0")): int(value)
+        for field, value in zip(reply[::2], reply[1::2], strict=True)
+    }
+    since = numbers.pop(("since",), None)
+    return Counts(None if since is None else since / 1000, numbers)
 
 
 def listed(_name: str, reply: Any, *_: object) -> list[str]:

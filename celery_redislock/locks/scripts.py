@@ -24,9 +24,9 @@ from celery_redislock.log import logger
 
 #: The scripts of a lock store, one file each under ``lua/``; some include others.
 SCRIPTS = (
-    "acquire", "claim_and_push", "claim_or_park", "downgrade", "drain", "fence", "force_release", "hand_on",
-    "inspect", "leave", "limit", "look", "move", "names", "park", "release", "release_and_store",
-    "release_claims", "renew", "ring", "settle", "sweep", "waiting",
+    "acquire", "claim_and_push", "claim_or_park", "counts", "downgrade", "drain", "fence", "force_release",
+    "hand_on", "happened", "inspect", "leave", "limit", "look", "move", "names", "park", "release",
+    "release_and_store", "release_claims", "renew", "ring", "settle", "sweep", "waiting",
 )  # fmt: skip
 
 #: Likewise of one on a Cluster.

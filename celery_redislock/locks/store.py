@@ -96,7 +96,7 @@ class Hold:
     def facts(self) -> Mapping[str, Any]:
         """The facts that the holder wrote about itself: task, state, host, pid, since and others."""
         if self._facts is None:
-            self._facts = _facts(self.text)
+            self._facts = facts_in(self.text)
         return self._facts
 
     @property
@@ -124,7 +124,7 @@ class Hold:
         return None
 
 
-def _facts(text: bytes) -> dict[str, Any]:
+def facts_in(text: bytes) -> dict[str, Any]:
     """Return a holder's facts, without those that are nested (nobody could print them) or of another kind."""
     try:
         facts = _decode(text.decode()) if text else {}
@@ -366,7 +366,53 @@ class Limit(NamedTuple):
     def of(cls, value: bytes, expires_in: float) -> "Limit":
         """Read a stored value, ``N NUL json``."""
         number, _, text = value.partition(b"\0")
-        return cls(int(number), expires_in, _facts(text))
+        return cls(int(number), expires_in, facts_in(text))
+
+
+class Refused(NamedTuple):
+    """The calls of one task that one key has refused in the last hour.
+
+    Attributes:
+        times: how many.
+        first: when the first of them was, and ``last`` the last one, in seconds since the epoch, by the
+            server's clock.
+        holder: who held the lock then: a task id.
+        hold: who was refused last: its ``owner``, and in its facts task, host, pid, and ``on_conflict``, the
+            strategy that its task asks for. It has held nothing.
+    """
+
+    times: int
+    first: float
+    last: float
+    holder: str
+    hold: Hold
+
+
+class History(NamedTuple):
+    """What happened to one lock in the last hour.
+
+    Attributes:
+        refused: one for each task, the one refused last before the others.
+        forced: who took the lock away by force last (``by``, ``host``, ``pid``), ``why``, from whom
+            (``owner``), and when (``since``, seconds since the epoch); empty where nobody did.
+    """
+
+    refused: tuple[Refused, ...] = ()
+    forced: Mapping[str, Any] = {}
+
+
+class Counts(NamedTuple):
+    """What was counted of tasks, for 30 days at most.
+
+    Attributes:
+        since: since when, in seconds since the epoch; ``None`` where nothing was.
+        numbers: how often, by task and what: ``accepted``, ``started``, ``skipped``, ``asked`` (refused; its
+            task has a callable for ``on_conflict``), ``waited``, ``lost``, ``forced``, ``restored``; and by
+            task, ``wait`` or ``hold``, and an upper bound in seconds or ``ms`` for their sum.
+    """
+
+    since: float | None = None
+    numbers: Mapping[tuple[str, ...], int] = {}
 
 
 class LockStore(ABC):
@@ -475,10 +521,11 @@ class LockStore(ABC):
 
     @abstractmethod
     def look(
-        self, name: str, token: str, *, period: float | None = None, limit: int | None = None
+        self, name: str, token: str, *, period: float | None = None, limit: int | None = None, facts: str = ""
     ) -> Refusal | None:
         """Return who would refuse a claim under ``token`` now, ``None`` for nobody; one round trip.
 
+        ``facts``: of that claim, as for :meth:`acquire`; with them a refusal is noted (:meth:`happened`).
         A hold refuses, and with ``period`` a period that has not passed; those of this very token do not.
         Nothing is taken: at the next request the lock may be another's. A replica, which may know only a past
         holder, does not answer (``LockUnavailable``).
@@ -713,8 +760,10 @@ class LockStore(ABC):
         raise LockUnavailable(self.server, "limit", "this store keeps no limits")
 
     @abstractmethod
-    def force_release(self, name: str, *, expected: str | None = None) -> Release:
+    def force_release(self, name: str, *, expected: str | None = None, by: str = "") -> Release:
         """Take the hold away from ``expected``, a token that was seen, or from anybody; an operator's verb.
+
+        ``by``: who does it, why and when, as JSON; kept for an hour (:meth:`happened`).
 
         Returns:
             ``released`` with the victim in ``held_by``; or not, with the present holder, or nobody.
@@ -727,6 +776,21 @@ class LockStore(ABC):
         Held ones, and free ones whose period has not passed; with both, the one that ends first counts. A
         run's is listed as its claim was, until it is renewed: :meth:`inspect` tells whether it is held.
         """
+
+    def happened(self, name: str, *, task: str = "", what: str = "") -> History:  # noqa: ARG002  nothing is noted
+        """Return what happened to a lock in the last hour; one request.
+
+        ``task`` and ``what``: count this once more, which only its caller has seen (:class:`Counts`).
+        """
+        return History()
+
+    def refused(self, *, limit: int = 1000) -> list[str]:  # noqa: ARG002  nothing is noted
+        """Return the names of the locks that have refused a task in the last hour, the latest last."""
+        return []
+
+    def counts(self) -> Counts:
+        """Return what was counted of all tasks; one request."""
+        return Counts()
 
     def confirm_on_disk(self) -> None:  # noqa: B027  it has none
         """Wait until the server's disk has what was written; one request.

@@ -14,11 +14,13 @@ A request at the end that the server does not answer is owed to the watchdog.
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache, partial
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, NamedTuple, TypeVar
 
 from celery_redislock.exceptions import LockUnavailable, RedisLockError
+from celery_redislock.locks.force import told_of_force
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.process import hostname, is_dead, whereabouts_of
 from celery_redislock.locks.store import (
@@ -42,6 +44,21 @@ from celery_redislock.log import logger
 T = TypeVar("T")
 
 
+class Says(NamedTuple):
+    """What all holders of a task say about it.
+
+    Attributes:
+        client: the strategy of a duplicate at publish; ``server``: on a worker. ``callable`` for one.
+        ttl: seconds a lease outlives its last renewal.
+        is_timed: how long calls wait and run is counted (``redislock_metrics``).
+    """
+
+    client: str = "skip"
+    server: str = "skip"
+    ttl: float = 0.0
+    is_timed: bool = False
+
+
 class TaskLock(NamedTuple):
     """The lock of one call: its name, its owner, how long it lives, and where it is kept.
 
@@ -55,8 +72,10 @@ class TaskLock(NamedTuple):
         queue_ttl: seconds a claim outlives the last sign of life of its message, without its countdown.
         period: least seconds between two acceptances, ``None`` for no period.
         limit: how many may hold it at once; ``None`` for one, on all its processes.
+        says: what its holder says about the task.
         is_ignored: the result of this call is not stored.
         main_process: of the worker, as leases name it; ``None`` for this process.
+        told: what its holder says about the arguments, the end of a JSON object.
     """
 
     store: LockStore
@@ -65,10 +84,12 @@ class TaskLock(NamedTuple):
     queue_ttl: float
     period: float | None
     limit: int | None
+    says: Says
     key: str
     owner: str
     is_ignored: bool = False
     main_process: str | None = None
+    told: str = ""
 
     def __str__(self) -> str:
         """As Celery's own log lines name a task."""
@@ -81,6 +102,15 @@ class TaskLock(NamedTuple):
     def of_queue(self) -> "TaskLock":
         """Return the lock under which the claim of a queued call is kept, beside that of a run."""
         return self._replace(key=f"queued:{self.key}")
+
+    def that_waits(self) -> "TaskLock":
+        """Return it for a call that waits where it is refused, whatever its task asks for."""
+        return self._replace(says=self.says._replace(client="wait", server="wait"))
+
+    def tells_otherwise(self, hold: Hold) -> bool:
+        """Whether a holder of this lock was called with other arguments, as far as both tell."""
+        args = hold.facts.get("args")
+        return bool(args and self.told) and f'"args":"{args}"' not in self.told
 
     def accept(
         self, token: str, ttl: float, state: str = QUEUED, *, message: str | None, claim: str | None = None
@@ -114,6 +144,7 @@ class TaskLock(NamedTuple):
         accepted: bool,
         max_hold: float | None,
         on_lost: Callable[[Lease], None],
+        waits: bool = False,
     ) -> Lease | Refusal | Marked:
         """Turn the message's claim into a lease, or acquire where there is none; renewed from now on.
 
@@ -127,13 +158,14 @@ class TaskLock(NamedTuple):
             accepted: the message was accepted before, so that no period can refuse it or begin.
             max_hold: as for :meth:`Watchdog.watch`.
             on_lost: as for :class:`Lease`.
+            waits: refused, it waits, whatever its task asks for.
         """
         acquire = partial(
             self.store.acquire,
             self.key,
             token,
             self.ttl,
-            facts=self.facts(RUNNING, message),
+            facts=self.facts(RUNNING, message, waits=waits),
             instead_of=claim,
             period=None if accepted else self.period,
             message=message if may_be_done else None,
@@ -227,6 +259,16 @@ class TaskLock(NamedTuple):
         """Note for ``ttl`` seconds that a message is done; not awaited, and nothing is raised."""
         self._now_or_later(partial(self.store.mark_done, self.key, message, ttl), ttl)
 
+    def count_loss(self) -> str:
+        """Count that a run has lost this lock; tell whether somebody released it by force."""
+        if watchdog_of(self.store).is_server_away:
+            return ""
+        with suppress(RedisLockError):
+            forced = self.store.happened(self.key, task=self.task, what="lost").forced
+            if forced.get("owner") == self.owner:
+                return told_of_force(forced)
+        return ""
+
     def _now_or_later(
         self, request: Callable[[], T], ttl: float = 0.0, owed: Callable[[], object] | None = None
     ) -> T | None:
@@ -248,23 +290,34 @@ class TaskLock(NamedTuple):
         within = max(self.ttl, self.queue_ttl, ttl)
         watchdog_of(self.store).owe(request, within=within, what=f"the hold on {self.key!r}")
 
-    def facts(self, state: str, message: str | None = None, published: bool = False) -> str:
+    def facts(
+        self, state: str, message: str | None = None, published: bool = False, waits: bool = False
+    ) -> str:
         """Describe the holder, as JSON; ``message`` is given where the token is not its identity."""
         usual = _usual(
-            self.task, state, self.is_ignored, published, self.main_process, os.getpid(), self.limit
-        )
+            self.task, state, self.is_ignored, published, self.main_process, os.getpid(), self.limit,
+            self.says, waits,
+        )  # fmt: skip
         more = "" if message is None else f',"message":{quoted(message)}'
-        return f'{usual},"since":{time.time():.3f}{more}}}'
+        return f'{usual},"since":{time.time():.3f}{more}{self.told}}}'
 
 
 @lru_cache(maxsize=1024)
 def _usual(
-    task: str, state: str, is_ignored: bool, published: bool, main: str | None, pid: int, limit: int | None
-) -> str:
+    task: str, state: str, is_ignored: bool, published: bool, main: str | None, pid: int, limit: int | None,
+    says: Says, waits: bool,
+) -> str:  # fmt: skip
     """Return the beginning of the facts that a holder writes: the same for every such call of a task here."""
     text = f'{{"task":{quoted(task)},"host":{quoted(hostname())},"pid":{pid},"state":"{state}"'
     if state == RUNNING and (whereabouts := whereabouts_of(main, pid)) is not None:
         text += f',"at":{quoted(whereabouts)}'
+    strategy = says.client
+    if state == RUNNING:
+        strategy = says.server
+        text += f',"ttl":{says.ttl:g}'
+    text += f',"on_conflict":"{"wait" if waits else strategy}"'
+    if says.is_timed:
+        text += ',"timed":1'
     if is_ignored:
         text += ',"ignored":true'
     if published:

@@ -141,6 +141,8 @@ class Call:
         self.lock = self.claim_lock = lock = declaration.task_lock(
             args, kwargs, self.task_id, options=self.lock_options, key=key, is_ignored=is_ignored
         )
+        if self.must_run:
+            self.lock = self.claim_lock = lock = lock.that_waits()
         if scope.claims_beside:
             self.claims_beside = True
             self.claim_lock = lock.of_queue()

@@ -90,7 +90,8 @@ class Claim:
     def look(self) -> None:
         """See who would refuse the claim, and take nothing; one round trip. Raises as :meth:`ask` does."""
         lock = self.lock
-        ask = partial(lock.store.look, lock.key, self.call.token, **self._terms)
+        facts = lock.facts(self._state)
+        ask = partial(lock.store.look, lock.key, self.call.token, facts=facts, **self._terms)
         try:
             answer = lock.past_the_dead(ask)
         except LockUnavailable as error:

@@ -89,7 +89,7 @@ def log_skip(lock: TaskLock, hold: Hold, *, side: Side) -> None:
     if math.isfinite(hold.expires_in):
         end = f"in {hold.expires_in:.1f} s" + ("" if is_period else " unless renewed")
     logger.info(
-        "skipped %s at %s: %r is held by %s (%s%s; expires %s)",
+        "skipped %s at %s: %r is held by %s (%s%s; expires %s)%s",
         lock,
         "publish" if side == "client" else "start",
         lock.key,
@@ -97,8 +97,16 @@ def log_skip(lock: TaskLock, hold: Hold, *, side: Side) -> None:
         "its period has not passed" if is_period else hold.state or "a foreign lock",
         age,
         end,
+        _OTHER_ARGUMENTS if lock.told and lock.tells_otherwise(hold) else "",
         extra={"redislock": {"key": lock.key, "task_id": lock.owner, "holder": hold.owner, "side": side}},
     )
+
+
+#: Behind the line of a skip whose key leaves arguments out.
+_OTHER_ARGUMENTS = (
+    ". The holder was called with other arguments, which lock_key leaves out: to run both, one after the "
+    "other, add lock='while_executing'"
+)
 
 
 @lru_cache(maxsize=1000)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from celery_redislock.declaring.kinds import COUNT, Seconds
 from celery_redislock.exceptions import LockOptionError
+from celery_redislock.locks.force import facts_of_force
 from celery_redislock.locks.limits import A_YEAR, replace_limit
-from celery_redislock.locks.store import QUEUED, Hold, Limit, LockStore, Release, Waiter
+from celery_redislock.locks.store import QUEUED, RUNNING, Hold, Limit, LockStore, Release, Waiter
 from celery_redislock.log import logger
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ class Holder:
         token: the term of holding.
         queued: the task id of the call that is queued beside a run, in a scope that has two locks; ``None``
             if there is none, and where this holder is itself the queued call.
+        ttl: seconds that a run's hold outlives its last renewal, which is due every third of it; ``None`` for
+            others, and where it is unknown.
+        about: what ``lock_describe`` says of the call.
     """
 
     key: str
@@ -52,6 +56,18 @@ class Holder:
     remaining: float
     token: str
     queued: str | None = None
+    ttl: float | None = None
+    about: str | None = None
+
+    @property
+    def renewed(self) -> float | None:
+        """Seconds since the hold of a run was renewed, or began; ``None`` where that is unknown."""
+        return None if self.ttl is None else max(0.0, self.ttl - self.remaining)
+
+    @property
+    def is_late(self) -> bool:
+        """A renewal of it is overdue, by half of the time between two: its process is most likely dead."""
+        return self.renewed is not None and self.ttl is not None and self.renewed > self.ttl / 2
 
     @classmethod
     def of(cls, hold: Hold, queued: Hold | None = None) -> "Holder":
@@ -59,9 +75,12 @@ class Holder:
         task, host, pid = map(hold.facts.get, ("task", "host", "pid"))
         state = hold.state or "foreign"
         beside = queued.owner if queued is not None and queued.state == QUEUED else None
+        ttl, about = map(hold.facts.get, ("ttl", "about"))
         return cls(
-            hold.name, hold.owner, state, task, host, pid, hold.since, hold.expires_in, hold.token, beside
-        )
+            hold.name, hold.owner, state, task, host, pid, hold.since, hold.expires_in, hold.token, beside,
+            ttl if state == RUNNING and isinstance(ttl, int | float) else None,
+            about if isinstance(about, str) else None,
+        )  # fmt: skip
 
     @classmethod
     def in_line(cls, waiter: Waiter) -> "Holder":
@@ -227,7 +246,7 @@ def take_away(store: LockStore, seen: Holder, reason: str) -> Release:
         LockUnavailable: the lock server cannot be reached.
         LockKeyError: the key on the server is not a lock.
     """
-    release = store.force_release(seen.key, expected=seen.token)
+    release = store.force_release(seen.key, expected=seen.token, by=facts_of_force(seen.owner, reason))
     if release.took_away:
         logger.warning("released %r by force from %r (%s): %r", seen.key, seen.owner, seen.state, reason)
     return release

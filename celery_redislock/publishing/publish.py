@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celery_redislock.exceptions import LockUnavailable
+from celery_redislock.locks.store import QUEUED
 from celery_redislock.log import logger
 from celery_redislock.publishing import duplicate, kombu
 from celery_redislock.publishing.call import Call, PublishingRun, Send
@@ -114,7 +115,8 @@ def _publish_in_place(call: Call) -> Any:
         if options.client and lock.limit is None:
             hold = lock.store.inspect(lock.key, to_decide=True)
         elif options.client:
-            refusal = lock.store.look(lock.key, call.token, period=lock.period, limit=lock.limit)
+            terms: Any = {"period": lock.period, "limit": lock.limit, "facts": lock.facts(QUEUED)}
+            refusal = lock.store.look(lock.key, call.token, **terms)
             hold = None if refusal is None else refusal.hold
     except LockUnavailable as error:
         if options.on_lock_error == "raise":

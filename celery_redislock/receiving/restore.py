@@ -17,6 +17,7 @@ to the visibility timeout. What is left alone is delivered again after that, as 
 
 import time
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import loads
 
 from celery_redislock.declaring.options import LockSettings
+from celery_redislock.exceptions import RedisLockError
 from celery_redislock.locks.scripts import script
 from celery_redislock.locks.store import RUNNING
 from celery_redislock.locks.thread import tell
@@ -33,7 +35,7 @@ from celery_redislock.log import logger
 from celery_redislock.publishing.message import Message
 from celery_redislock.running.delivery import IN_HAND_OF, lock_by_name
 
-__all__ = ["LATE", "Restorer", "run_script"]
+__all__ = ["LATE", "Restorer", "run_script", "worker_of"]
 
 #: The end of a name in a message that is acknowledged when its body has ended.
 LATE = "+"
@@ -115,7 +117,7 @@ class Restorer:
                 (waiting if state == _WAITS or not entry.is_late else begun).append(entry)
         restored = 0
         for start in range(0, len(waiting), _AT_ONCE):
-            restored += _push(channel, waiting[start : start + _AT_ONCE])
+            restored += self._count(_push(channel, waiting[start : start + _AT_ONCE]))
             yield
         # One of these may have killed the worker, and kill this one before it has restored the others.
         for entry in begun:
@@ -126,7 +128,7 @@ class Restorer:
                 "no sign of life of %s for %g s over the connection that it had: "
                 "%d messages that it had in hand are back in their queues"
             )
-            tell(logger.warning, line, _worker_of(bearer), self._settings.restore, restored)
+            tell(logger.warning, line, worker_of(bearer), self._settings.restore, restored)
         if is_done:
             names = f"{channel.global_keyprefix}{self._settings.prefix}:workers"
             run_script(channel, "forget", (f"{names}:taken", f"{names}:bearers"), name)
@@ -177,7 +179,15 @@ class Restorer:
             tell(logger.warning, line, entry, deaths)
             return 0
         # From the second death on at the end of its queue, where it keeps no others from running.
-        return _push(channel, [entry], at_end=deaths > 1)
+        return self._count(_push(channel, [entry], at_end=deaths > 1))
+
+    def _count(self, moved: Sequence[Entry]) -> int:
+        """Count messages that were restored, for operators; return how many."""
+        for entry in moved:
+            with suppress(RedisLockError):
+                lock = lock_by_name(self._app, self._settings, str(entry.message.key))
+                lock.store.happened(lock.key, task=str(entry.payload["headers"].get("task")), what="restored")
+        return len(moved)
 
 
 def _read(name: str, tag: bytes, text: bytes, received: bytes) -> Entry | None:
@@ -201,7 +211,8 @@ def _read(name: str, tag: bytes, text: bytes, received: bytes) -> Entry | None:
     return Entry(bytes_to_str(tag), text, at, payload, exchange, routing_key, is_late, due, message)
 
 
-def _worker_of(bearer: str) -> str:
+def worker_of(bearer: str) -> str:
+    """Name the worker that says this about itself."""
     try:
         about = loads(bearer)
         return f"the worker {about['node']} (pid {about['pid']} on {about['host']})"
@@ -230,8 +241,8 @@ class _Pushes(list[tuple[str, str]]):
     rpush = lpush = push
 
 
-def _push(channel: Any, entries: Sequence[Entry], *, at_end: bool = False) -> int:
-    """Move entries from ``unacked`` to their queues, as kombu's ``restore_by_tag`` does; return how many.
+def _push(channel: Any, entries: Sequence[Entry], *, at_end: bool = False) -> list[Entry]:
+    """Move entries from ``unacked`` to their queues, as kombu's ``restore_by_tag`` does; return those moved.
 
     To the front, unless ``at_end``. Atomic; each only if it is still there as it was found.
     """
@@ -243,10 +254,10 @@ def _push(channel: Any, entries: Sequence[Entry], *, at_end: bool = False) -> in
         keys += [queue for queue, _ in pushes]
         arguments += [entry.tag, entry.text, len(pushes), *(text for _, text in pushes)]
     moved = set(run_script(channel, "restore", [channel.global_keyprefix + key for key in keys], *arguments))
-    for entry in entries:
-        if entry.tag.encode() in moved:
-            tell(logger.info, "%s is back in its queue", entry)
-    return len(moved)
+    restored = [entry for entry in entries if entry.tag.encode() in moved]
+    for entry in restored:
+        tell(logger.info, "%s is back in its queue", entry)
+    return restored
 
 
 def run_script(channel: Any, name: str, keys: Sequence[str], *arguments: Any) -> Any:

@@ -20,7 +20,7 @@ from celery_redislock.declaring.server import joined_for, settings_of, store_of
 from celery_redislock.exceptions import RedisLockError
 from celery_redislock.locks.lease import new_token
 from celery_redislock.locks.store import Hold, Mark
-from celery_redislock.locks.tasklock import TaskLock
+from celery_redislock.locks.tasklock import Says, TaskLock
 from celery_redislock.log import logger
 from celery_redislock.publishing.message import Message, identity_of, is_result_ignored, tick_token
 from celery_redislock.publishing.promote import OF_A_WORKER
@@ -174,6 +174,9 @@ class Delivery:
             is_ignored=is_result_ignored(task, request.__dict__.get("ignore_result")),
             main_process=main_process,
         )
+        if declaration.tells_late:
+            told = declaration.told(request.args, request.kwargs)
+            self.lock = lock = lock._replace(told=told)
         if scope.lease and not scope.claims_beside:
             self.locks = Locks(lock if scope.claim or self.is_accepted else None, lock, lock)
         else:
@@ -414,7 +417,7 @@ def lock_by_name(app: Any, settings: LockSettings, key: str) -> TaskLock:
     """Return the lock of this name where no :class:`Delivery` can be made of its message."""
     store = store_of(app, settings)
     store = joined_for("", store) if " " in key else store
-    return TaskLock(store, "", UNKNOWN_TTL, UNKNOWN_TTL, None, None, key, "")
+    return TaskLock(store, "", UNKNOWN_TTL, UNKNOWN_TTL, None, None, Says(), key, "")
 
 
 def _release_claim(

@@ -111,12 +111,14 @@ class Run(Delivery):
     def warn_of_loss(self, lease: Lease) -> None:
         """Log that a lease was gone when its run ended; one whose loss was noticed has been announced."""
         if not lease.lost:
+            why = self.lock.count_loss() or (
+                "it had expired: lock_ttl is shorter than what this process, or the lock server, stands still"
+            )
             logger.warning(
-                "%s no longer held %r when it ended: it had expired, or was released by force; another run "
-                "may have held it meanwhile. If nobody released it, lock_ttl is shorter than what this "
-                "process, or the lock server, stands still",
+                "%s no longer held %r when it ended: %s. Another run may have held it meanwhile",
                 self.lock,
                 lease.key,
+                why,
             )
 
     def announce_loss(self, lease: Lease) -> None:
@@ -124,8 +126,9 @@ class Run(Delivery):
 
         In a scope that holds no lock while it runs only copies of this message are kept out: that is logged.
         """
+        why = self.lock.count_loss() or lease.lost_because
         what = "%s lost its lock on %r while running: %s; another run may hold it now"
-        logger.warning(what, self.lock, lease.key, lease.lost_because)
+        logger.warning(what, self.lock, lease.key, why)
         if self.locks.lease is None:
             return
         lock_lost.send(sender=self.task, key=lease.key, task_id=self.lock.owner, lease=lease)

@@ -58,6 +58,7 @@ def start(run: Run) -> None:
 def _acquire(run: Run) -> None:
     """Hold a lock while the body runs: the key's, or that of the message itself."""
     options = run.options
+    message = run.message
     lock = run.locks.copies
     limit = (run.request.timelimit or (None,))[0] or run.task.time_limit
     attempt = partial(
@@ -68,6 +69,7 @@ def _acquire(run: Run) -> None:
         may_be_done=run.may_be_done,
         accepted=lock.period is None or run.is_accepted,
         max_hold=options.max_hold(limit) if limit else options.lock_max_hold,
+        waits=message is not None and (message.claimed or message.must_run),
         on_lost=run.announce_loss,
     )
     try:

@@ -18,11 +18,11 @@ _PROLOGUE = """
 import sys, time
 from celery_redislock.locks import connect
 from celery_redislock.locks.store import Refusal
-from celery_redislock.locks.tasklock import TaskLock
+from celery_redislock.locks.tasklock import Says, TaskLock
 
 url, prefix, owner = sys.argv[1:]
 store = connect(url, prefix=prefix)
-lock = TaskLock(store, "t", 60.0, 60.0, None, None, "n", owner)
+lock = TaskLock(store, "t", 60.0, 60.0, None, None, Says(), "n", owner)
 """
 
 HOLD = """

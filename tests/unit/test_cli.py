@@ -69,6 +69,8 @@ class TestHolder:
             "remaining": 12.0,
             "token": "id/nonce",
             "queued": None,
+            "ttl": None,
+            "about": None,
         }
 
     def test_another_programs_lock_without_an_end_is_shown_and_is_json_too(self) -> None:
@@ -190,7 +192,18 @@ class TestGroups:
 
         assert result.exit_code == 0
         commands = result.output.partition("Commands:")[2]
-        names = ["beat", "limit", "list", "pause", "release", "resume", "run-now", "show", "waiting"]
+        names = [
+            "beat",
+            "explain",
+            "limit",
+            "list",
+            "pause",
+            "release",
+            "resume",
+            "run-now",
+            "show",
+            "waiting",
+        ]
         assert [line.split()[0] for line in commands.splitlines() if line.strip()] == names
         for name in names:
             assert CliRunner().invoke(group, [name, "--help"]).exit_code == 0

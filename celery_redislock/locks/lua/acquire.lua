@@ -24,6 +24,7 @@
 --         ending pttl                            by the message's mark: its run is ending
 --         done pttl                              by the message's mark: nothing is left to do
 include('index')
+include('history')
 -- Milliseconds: longer than a publisher takes to settle.
 local AGAIN = 60000
 local lock, index, mark, period, fence_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -39,6 +40,14 @@ local function permits_now()
   local permits
 include('permits')
   return permits(lock, index, name, held)
+end
+
+-- It is noted what happened, after every write that could fail.
+local function noted(answer)
+  if answer[1] == 'refused' then
+    note_refusal(lock, index, name, value, answer[4])
+  end
+  return answer
 end
 
 local function refused()
@@ -70,14 +79,14 @@ end
 if not from then
   local first = first_in_line()
   if first then
-    return behind(first)
+    return noted(behind(first))
   end
   -- A write: a replica refuses it, as it may know only a past holder, and so does a server short of memory.
   if not call('SET', lock, value, 'NX', 'PX', ttl) then
     held = call('GET', lock)
     ours = is_ours(held)
     if not ours then
-      return refused()
+      return noted(refused())
     end
     call('PEXPIRE', lock, ttl)
   end
@@ -139,7 +148,7 @@ include('entry')
   end
   if answer then
     call('GETEX', lock)
-    return answer
+    return noted(answer)
   end
 end
 
@@ -156,6 +165,8 @@ if was_in_line then
 include('entry')
   take_out(stem_of(lock), string.sub(from, 1, -2))
 end
+local claim = taken and (permit and taken or held)
+value = with_told(value, claim)
 if from then
   if held and not starts then
     call('GETEX', lock)
@@ -183,5 +194,8 @@ if not taken and (is_listed or not permit and list(index, name, now, tonumber(tt
     list(index, name .. '\0period', now, tonumber(ARGV[6]))
   end
   tidy(index, now, time)
+end
+if not ours then
+  note_grant(index, name, value, claim or nil)
 end
 return {ok = string.format('%s %.0f', word, fence or 0)}

@@ -20,6 +20,7 @@
 --         {unclaimed, 0, held, 1, value, pttl}, ...   likewise, because the line is full, or another program's
 include('line')
 include('place')
+include('history')
 local within = table.remove(ARGV)
 local most, band, facts = tonumber(table.remove(ARGV)), table.remove(ARGV), table.remove(ARGV)
 local of_parked, unclaimed, header = table.remove(ARGV), table.remove(ARGV), table.remove(ARGV)
@@ -27,7 +28,7 @@ local lock, index, note, queue = KEYS[1], KEYS[2], KEYS[#KEYS - 1], KEYS[#KEYS]
 local ttl, name, keep, message = ARGV[2], ARGV[3], ARGV[#ARGV - 1], ARGV[#ARGV]
 local id = string.match(ARGV[1], '^[^%z]*')
 local stem = stem_of(lock)
-local line, parked, lines = stem .. 'line', stem .. 'parked', lines_beside(index)
+local line, parked, lines = stem .. 'line', stem .. 'parked', beside(index, 'lines')
 
 local function claim_and_push()
 include('claim_and_push')
@@ -60,6 +61,7 @@ local from, to = string.find(message, header, 1, true)
 local text = string.sub(message, 1, from - 1) .. (waits and of_parked or unclaimed) .. string.sub(message, to + 1)
 if waits then
   call('SET', note, '', 'PX', keep)
+  tally(index, task_in(facts, name) or '', 'waited')
   put(line, parked, length, id, table.concat({'push', queue, ttl, facts, text}, '\0'), band, 'last')
   local left = call('PTTL', lock)
   local now = now_ms()

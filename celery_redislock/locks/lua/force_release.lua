@@ -7,14 +7,16 @@
 --       2  name      of the lock, the index member
 --       3  anybody   '1': from any holder, `expected` is not looked at
 --       4  home      of the caller, for messages that wait; '' for none
+--       5  by        json: who does it, why and when, kept for an hour; '' for none
 -- RETURNS {released, held, 1, value, pttl}   taken away: the victim's value, for the audit line
 --         {kept, held, 1, value, pttl}       somebody else holds by now, untouched
 --         missing                            nothing was held
 --         {released, held, 1, value, pttl, promoted, 1, id, text}   the caller publishes the first in line
 --         With `period` in place of `held` where nothing was held and the period was found.
 include('line')
+include('history')
 local lock, period, index = KEYS[1], KEYS[2], KEYS[3]
-local expected, name, anybody, home = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local expected, name, anybody, home, by = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 local held = call('GET', lock)
 local key = lock
@@ -47,5 +49,12 @@ else
   local stem = stem_of(lock)
   call('DEL', lock, period, stem .. 'permits', stem .. 'holders')
   redis.pcall('ZREM', index, name, name .. '\0period')
+end
+local task = task_in(held, name)
+if task then
+  tally(index, task, 'forced')
+end
+if by ~= '' then
+  redis.pcall('SET', stem_of(lock) .. 'forced', by, 'PX', HOUR)
 end
 return with_promoted({'released', kind, 1, held, pttl}, wake(lock, index, name, home))

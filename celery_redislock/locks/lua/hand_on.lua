@@ -19,6 +19,7 @@
 --         {kept, held, 1, value, pttl}   held by another token, untouched
 --         {handed_on, promoted, 1, id, text}, ...   the caller publishes this one (line.lua)
 include('line')
+include('history')
 local lock, index, theirs, mark = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local old, new, ttl, facts, name = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local home, promoted, text = ARGV[6]
@@ -40,6 +41,7 @@ if permit then
 end
 local goes_on = held and call('EXISTS', theirs) == 0
 if goes_on then
+  facts = with_told(facts, permit and held or value)
   if permit then
     permit.grant(new, facts, ttl, old)
   else

@@ -4,6 +4,7 @@
 --   {N}:lock  {N}:period  {N}:fence                 given, wherever they are touched
 --   {N}:line  {N}:parked  {N}:until                 who waits (line.lua)
 --   {N}:permits  {N}:holders  {N}:limit             who holds, where several may (permits.lua)
+--   {N}:refused  {N}:forced                         what happened (history.lua)
 --   {N}:mark:MESSAGE  {N}:note:NONCE  {N}:bell:NONCE
 
 -- `{N}:`, of the key of a lock; and of the start of all such keys and a lock's name.
@@ -20,7 +21,7 @@ local function now_ms()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- The index of lines, beside that of locks.
-local function lines_beside(index)
-  return string.sub(index, 1, -6) .. 'lines'
+-- What is beside the index of locks: `lines`, `counts`, `refusals`.
+local function beside(index, what)
+  return string.sub(index, 1, -6) .. what
 end

@@ -33,7 +33,7 @@ if is_own then
   return with_promoted({'released', entry}, wake(lock, index, name, home))
 end
 if call('EXISTS', stem .. 'line') == 0 then
-  redis.pcall('ZREM', lines_beside(index), name)
+  redis.pcall('ZREM', beside(index, 'lines'), name)
 end
 if is_in_line and string.sub(entry, 1, 4) ~= 'ring' then
   call('SET', KEYS[3], entry, 'PX', ARGV[5])

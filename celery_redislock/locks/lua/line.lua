@@ -46,7 +46,7 @@ end
 -- pcall where a key may be of another type: the caller has released a lock, and one key's trouble stays there.
 local function wake(lock, index, name, home, only, permit)
   local stem = stem_of(lock)
-  local line, parked, lines = stem .. 'line', stem .. 'parked', lines_beside(index)
+  local line, parked, lines = stem .. 'line', stem .. 'parked', beside(index, 'lines')
   local now = now_ms()
   local rank = 0
   local heads = only and {only} or redis.pcall('ZRANGE', line, rank, rank)

@@ -1,20 +1,21 @@
 -- Tell who would refuse a claim of one lock now; takes nothing. Atomic.
 --
 -- KEYS  1  lock     string `token NUL json`
---       2  period   string `token NUL json`: the last acceptance; absent: not looked at
--- ARGV  1  token    of the claim, and NUL: a hold or a period under it refuses nobody
+--       2  index    sorted set of names
+--       3  period   string `token NUL json`: the last acceptance; absent: not looked at
+-- ARGV  1  value    of the claim, `token NUL json`: a hold or a period under its token refuses nobody
 --       2  limit    of holders, where several may hold it (permits.lua); absent: one
 -- RETURNS {refused, held, n, value, pttl, ...}     the holder would
 --         {refused, period, 1, value, pttl}   the period would
 --         free                                nobody
-local token = ARGV[1]
+local token = string.match(ARGV[1], '^[^%z]*%z')
 -- GETEX changes nothing here, but counts as a write, so a replica refuses: it may know only a past holder.
 local value = redis.call('GETEX', KEYS[1])
 local key = KEYS[1]
 local kind = 'held'
 local permit
-if value and (ARGV[2] or string.sub(value, 1, 8) == 'permits/') then
 include('index')
+if value and (ARGV[2] or string.sub(value, 1, 8) == 'permits/') then
   local permits
 include('permits')
   permit = permits(key, '', '', value)
@@ -22,14 +23,16 @@ include('permits')
     value = nil
   end
 end
-if not value and KEYS[2] then
-  key = KEYS[2]
+if not value and KEYS[3] then
+  key = KEYS[3]
   kind = 'period'
   value = redis.call('GET', key)
 end
 if not value or string.find(value, token, 1, true) == 1 then
   return {ok = 'free'}
 end
+include('history')
+note_refusal(KEYS[1], KEYS[2], string.match(KEYS[1], '{(.*)}:lock$'), ARGV[1], value)
 if permit and kind == 'held' then
   return {'refused', kind, unpack(permit.holders())}
 end

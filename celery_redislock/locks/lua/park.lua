@@ -30,10 +30,11 @@
 --         full                                   not parked
 include('line')
 include('place')
+include('history')
 local lock, index, note = KEYS[1], KEYS[2], KEYS[3]
 local id, name, entry, how, home = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local stem = stem_of(lock)
-local line, parked, lines = stem .. 'line', stem .. 'parked', lines_beside(index)
+local line, parked, lines = stem .. 'line', stem .. 'parked', beside(index, 'lines')
 
 -- Milliseconds until one that is ahead has begun, or those behind it go on.
 local AHEAD = 10000
@@ -77,6 +78,10 @@ if not is_own and length >= tonumber(ARGV[8]) then
   return {ok = 'full'}
 end
 put(line, parked, length, id, entry, ARGV[6], ARGV[7])
+local task = task_in(facts or '', name)
+if task then
+  tally(index, task, 'waited')
+end
 local now = now_ms()
 if ARGV[11] ~= '' then
   call('ZADD', stem .. 'until', now + ARGV[11], id)

@@ -158,8 +158,9 @@ permits = function(lock, index, name, held)
     return true
   end
 
-  -- Likewise. `later`: the caller may grant one first, and then marks what is left `is_unmarked`.
+  -- Returns its facts, false where it was not there. `later`: the caller may grant one first, and then marks what is left `is_unmarked`.
   function self.drop(token, later)
+    local facts = call('HGET', holders, token) or ''
     call('HDEL', holders, token)
     if call('ZREM', set, token) == 0 then
       return false
@@ -168,7 +169,7 @@ permits = function(lock, index, name, held)
     if not later then
       self.mark()
     end
-    return true
+    return facts
   end
 
   -- Its holders, the one that ends first before the others, sixteen at most: count, and value and ttl of each.

@@ -48,6 +48,12 @@ if is_over then
   call('DEL', period)
   redis.pcall('ZREM', index, name .. '\0period')
 end
+local facts = permit and ours or ours and held
+if facts and string.find(facts, '"timed":1', 1, true) then
+include('keys')
+include('history')
+  clock_up(index, task_in(facts, name), 'hold', facts)
+end
 if mark then
   call('SET', mark, state, 'PX', keep, unpack(state ~= 'done' and {'NX'} or {}))
 end

@@ -15,7 +15,7 @@ local lock, index = KEYS[1], KEYS[2]
 local id, name, ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local home, promoted, text = ARGV[4]
 local stem = stem_of(lock)
-local line, lines = stem .. 'line', lines_beside(index)
+local line, lines = stem .. 'line', beside(index, 'lines')
 -- Where it was refused meanwhile (acquire.lua), it is in line anew. Its run takes it out, or has done so.
 local is_anew = call('EXISTS', stem .. 'again:' .. id) == 1 and call('EXISTS', stem .. 'mark:' .. id) == 0
 local _, _, _, facts = read(redis.pcall('HGET', stem .. 'parked', id))

@@ -8,7 +8,7 @@ from celery_redislock.declaring.table import TASK_ROWS
 
 def test_an_option_is_known_to_checkers_as_it_is_to_the_table() -> None:
     assert set(types.TaskOptions.__annotations__) == set(TASK_ROWS)
-    assert set(TASK_ROWS) - set(types.CallOptions.__annotations__) == {"lock_skip_result"}
+    assert set(TASK_ROWS) - set(types.CallOptions.__annotations__) == {"lock_describe", "lock_skip_result"}
     assert set(SingletonTask.__annotations__) >= set(TASK_ROWS)
 
 

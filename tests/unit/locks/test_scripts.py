@@ -12,7 +12,7 @@ from tests.pages import acl_rule
 LUA = files("celery_redislock.locks") / "lua"
 
 #: These are only included by others.
-INCLUDED = {"each", "entry", "index", "keys", "line", "permits", "place"}
+INCLUDED = {"each", "entry", "history", "index", "keys", "line", "permits", "place"}
 
 
 def test_the_scripts_are_exactly_the_files() -> None:

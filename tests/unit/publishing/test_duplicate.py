@@ -13,7 +13,7 @@ from celery.exceptions import TaskRevokedError
 from celery_redislock import DuplicateTask, LockOptionError, lock_conflict
 from celery_redislock.locks import Lock
 from celery_redislock.locks.memory import MemoryStore
-from celery_redislock.locks.tasklock import TaskLock
+from celery_redislock.locks.tasklock import Says, TaskLock
 from celery_redislock.publishing.conflict import log_skip
 from celery_redislock.testing import hold
 from tests.stores import hold_of
@@ -148,7 +148,7 @@ def test_a_skip_writes_one_line_that_says_what_is_known_of_the_holder(
     caplog: Any, about: dict[str, Any], is_period: bool, expires_in: float, words: str
 ) -> None:
     """Task, key, holder, age and remaining time."""
-    lock = TaskLock(MemoryStore(), "shop.sync", 3, 3, None, None, key="account:7", owner="t1")
+    lock = TaskLock(MemoryStore(), "shop.sync", 3, 3, None, None, Says(), key="account:7", owner="t1")
     begin = r"skipped shop\.sync\[t1\] at publish: 'account:7' is held by somebody "
 
     with caplog.at_level(logging.INFO, logger="celery_redislock"):

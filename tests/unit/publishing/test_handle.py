@@ -7,7 +7,7 @@ import pytest
 
 from celery_redislock.locks.memory import MemoryStore
 from celery_redislock.locks.store import QUEUED, RUNNING
-from celery_redislock.locks.tasklock import TaskLock
+from celery_redislock.locks.tasklock import Says, TaskLock
 from celery_redislock.publishing.handle import LockHandle
 
 KEY = "account:7"
@@ -33,7 +33,7 @@ def owners(store: MemoryStore) -> dict[str, str]:
 
 def test_the_second_name_of_a_lock_can_be_read(store: MemoryStore) -> None:
     """An operator sees in a list which queued call belongs to which lock."""
-    lock = TaskLock(store, "shop.sync", 30.0, 3600.0, None, None, KEY, "")
+    lock = TaskLock(store, "shop.sync", 30.0, 3600.0, None, None, Says(), KEY, "")
 
     assert lock.of_queue().key == "queued:account:7"
 

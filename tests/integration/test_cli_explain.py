@@ -1,0 +1,174 @@
+"""``celery -A proj redislock explain``: why does it not run, as a process, on real locks and queues."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from celery_redislock.locks.lease import new_token
+from tests.integration.test_cli import Shell
+
+
+@pytest.fixture
+def shell(redis_url: str, celery_url: str, prefix: str) -> Iterator[Shell]:
+    with Shell.on(redis_url, celery_url, prefix) as shell:
+        yield shell
+
+
+def explained(shell: Shell, *words: str, status: int = 0) -> dict[str, list[str]]:
+    """What the command prints, by label."""
+    done = shell.celery("explain", *words)
+    assert (done.returncode, done.stderr) == (status, ""), done.stderr
+    rows: dict[str, list[str]] = {}
+    for line in done.stdout.splitlines():
+        rows.setdefault(line[:13].strip(), []).append(line[13:])
+    return rows
+
+
+def run_on(shell: Shell, key: str, owner: str, *, ttl: float = 30.0, left: float = 30.0) -> None:
+    """Hold a lock as a run does that was renewed so long ago that so much is left of its ttl."""
+    facts = {"task": "shop.nightly", "state": "running", "host": "web-1", "pid": 7, "ttl": ttl}
+    shell.store.acquire(key, new_token(owner), left, facts=json.dumps(facts), starts_run=True)
+
+
+def refuse(shell: Shell, key: str, owner: str, *, task: str = "shop.nightly") -> None:
+    """Be refused as a call at publish is."""
+    facts = f'{{"task":"{task}","state":"queued","host":"web-2","pid":8,"on_conflict":"skip"}}'
+    shell.store.acquire(key, new_token(owner), 60.0, facts=facts)
+
+
+def test_a_tasks_call_is_explained_by_its_key_holder_and_what_a_call_would_meet(shell: Shell) -> None:
+    """With the command that frees it, ready to paste."""
+    run_on(shell, "night", "job-1")
+    refuse(shell, "night", "job-2")
+    told = explained(shell, "shop.nightly")
+
+    assert told["key"] == ["night"]
+    assert told["held by"] == ["job-1 (shop.nightly, running, web-1:7)"]
+    assert told[""][0].startswith("last renewed ")
+    assert told[""][0].endswith(" s ago, due every 10 s")
+    assert told["now"] == ["a call now would be skipped, because job-1 holds the key (running)"]
+    assert "shop.nightly[job-2] at publish on web-2:8: night was held by job-1" in told["skipped"][0]
+    assert told["free it"][0].endswith(" redislock release --reason TEXT -- night")
+    assert told["schedule"][0].startswith("nightly (")
+
+
+def test_a_holder_that_is_not_renewed_is_told_to_be_dead_and_when_it_is_free(shell: Shell) -> None:
+    """Its renewals are due every third of its ttl."""
+    run_on(shell, "night", "job-1", ttl=3600.0, left=1700.0)
+    told = explained(shell, "night")[""][0]
+
+    assert told.startswith("not renewed for 0:31:")
+    assert "due every 1.2e+03 s: probably dead; free in 0:28:" in told
+
+
+def test_a_free_key_is_told_to_be_free(shell: Shell) -> None:
+    """Nothing stands in the way."""
+    told = explained(shell, "shop.nightly")
+
+    assert told["held by"] == ["nobody"]
+    assert told["now"] == ["a call now would be published, and start as soon as a worker has it"]
+
+
+def test_a_task_id_that_was_skipped_is_found_by_what_refused_it(shell: Shell) -> None:
+    """Nobody else knows of it: it was never published."""
+    run_on(shell, "night", "job-1")
+    refuse(shell, "night", "job-2")
+    told = explained(shell, "job-2")
+
+    assert told["key"] == ["night"]
+    assert told["held by"] == ["job-1 (shop.nightly, running, web-1:7)"]
+    assert len(told["skipped"]) == 1
+
+
+def test_a_task_id_that_waits_is_told_its_place_and_who_it_waits_for(shell: Shell) -> None:
+    """Third in line."""
+    run_on(shell, "night", "job-1")
+    for owner in ("job-2", "job-3", "job-4"):
+        shell.park("night", owner)
+    told = explained(shell, "job-4")
+
+    assert told["message"] == ["in the line of night, number 3 of 3"]
+    assert told["held by"] == ["job-1 (shop.nightly, running, web-1:7)"]
+    assert told["in line"][0].startswith("3 wait for night; ")
+
+
+def test_a_message_that_is_queued_is_told_its_place_and_that_no_worker_is_there(shell: Shell) -> None:
+    """For the task, by its id, and if a call is told to be a duplicate of it."""
+    done = shell.celery("run-now", "nightly")
+    task_id = done.stdout.strip().rpartition("[")[2].rstrip("]")
+    told = explained(shell, task_id)
+
+    assert told["message"] == ["in the queue 'celery', number 1 of 1. No worker answers: start one"]
+    assert told["held by"][0].startswith(f"{task_id} (shop.nightly, queued, ")
+    assert explained(shell, "shop.nightly")["message"] == [f"of {task_id}: {told['message'][0]}"]
+
+
+def test_locks_of_a_task_that_was_renamed_are_told_with_what_frees_them_all(shell: Shell) -> None:
+    """The deploy that renamed it left its claims behind."""
+    shell.hold("a", task="shop.nightli")
+    shell.hold("b", task="shop.nightli")
+    told = explained(shell, "shop.nightli")
+
+    assert (
+        "shop.nightli is no task of this app: renamed, or removed; did you mean 'shop.nightly'?"
+        in told["task"]
+    )
+    assert len(told["held by"]) == 2
+    assert told["free them"][0].endswith(" release --reason TEXT --task shop.nightli")
+
+
+def test_a_release_by_force_is_told_with_who_why_and_when(shell: Shell) -> None:
+    """For an hour, also by show."""
+    shell.hold("night", owner="job-1")
+    assert shell.celery("release", "night", "--reason", "host died", "--yes").returncode == 0
+    (told,) = explained(shell, "night")["force"]
+
+    assert told.startswith("night was released by force ")
+    assert told.endswith("'host died'")
+
+
+def test_what_nobody_knows_of_is_told_so(shell: Shell) -> None:
+    told = explained(shell, "nonsense", status=1)
+
+    assert told["key"] == ["none for nonsense is known here"]
+    assert told["message"][0].startswith(
+        "in no queue of this app, in no worker's hands, and without a result: "
+    )
+
+
+def test_a_task_without_its_arguments_is_told_by_all_that_its_calls_hold(shell: Shell) -> None:
+    """Which arguments are meant is not known, so what a call would meet is not told."""
+    shell.hold("shop.sync_account:v1:1", task="shop.sync_account", owner="job-1")
+    refuse(shell, "shop.sync_account:v1:1", "job-2", task="shop.sync_account")
+    told = explained(shell, "shop.sync_account")
+
+    assert told["held by"][0].startswith("job-1 (shop.sync_account, queued, ")
+    assert told["held by"][0].endswith(", as shop.sync_account:v1:1")
+    assert len(told["skipped"]) == 1
+    assert "now" not in told
+
+
+def test_the_same_is_there_for_programs(shell: Shell) -> None:
+    """One JSON document."""
+    run_on(shell, "night", "job-1")
+    refuse(shell, "night", "job-2")
+    done = shell.celery("explain", "shop.nightly", "--json")
+    document = json.loads(done.stdout)
+
+    assert document["keys"] == ["night"]
+    assert document["locks"][0]["owner"] == "job-1"
+    assert document["refused"][0]["task_id"] == "job-2"
+    assert document["refused"][0]["times"] == 1
+    assert document["now"].startswith("a call now would be skipped")
+    assert document["message"]["state"] == "running"
+
+
+def test_without_an_app_a_key_is_explained_from_the_locks_alone(shell: Shell) -> None:
+    """There are no workers and queues to ask."""
+    run_on(shell, "night", "job-1")
+    done = shell.standalone("explain", "night")
+
+    assert done.returncode == 0
+    assert "held by      job-1 (shop.nightly, running, web-1:7)" in done.stdout
+    assert "message" not in done.stdout

@@ -1,0 +1,183 @@
+"""What every server notes of refusals, counts and releases by force."""
+
+import json
+from typing import Any
+
+import pytest
+
+from celery_redislock.locks import MemoryStore
+from celery_redislock.locks.store import Counts, Entry, Grant, Refusal
+from tests.stores import RedisCase
+
+A, B, C = "job-a/1", "job-b/2", "job-c/3"
+
+
+def said(state: str = "queued", task: str = "shop.sync", **more: object) -> str:
+    """What a holder of a task says."""
+    facts = {"task": task, "host": "web-1", "pid": 7, "state": state, "on_conflict": "skip", **more}
+    return json.dumps(facts, separators=(",", ":"))
+
+
+def numbers(case: RedisCase) -> dict[str, int]:
+    """What was counted of the task."""
+    return {what: n for (task, what), n in case.store.counts().numbers.items() if task == "shop.sync"}
+
+
+def test_a_refusal_is_noted_with_who_held_the_lock_and_who_was_refused(server_case: RedisCase) -> None:
+    """By the step that refuses it: when, by whom, which strategy, how often."""
+    store = server_case.store
+    store.acquire("n", A, 30.0, facts=said())
+    for token in (B, C):
+        assert isinstance(store.acquire("n", token, 30.0, facts=said()), Refusal)
+
+    (entry,) = store.happened("n").refused
+    assert (entry.times, entry.holder, entry.hold.owner) == (2, "job-a", "job-c")
+    assert entry.hold.facts["on_conflict"] == "skip"
+    assert entry.hold.facts["host"] == "web-1"
+    assert 0 <= entry.last - entry.first < 5
+    assert store.refused() == ["n"]
+    assert numbers(server_case) == {"accepted": 1, "skipped": 2}
+    server_case.check_every_key_expires()
+
+
+@pytest.mark.parametrize("terms", [{"period": 60.0}, {"limit": 1}, {"message": "m", "starts_run": True}])
+def test_every_way_to_be_refused_is_noted(server_case: RedisCase, terms: dict[str, Any]) -> None:
+    """A period, a limit, and a run that starts."""
+    store = server_case.store
+    store.acquire("n", A, 30.0, facts=said(), **terms)
+    store.acquire("n", B, 30.0, facts=said(), **terms)
+
+    assert store.happened("n").refused[0].hold.owner == "job-b"
+
+
+def test_a_look_that_finds_a_holder_is_noted_as_the_refusal_that_it_is(server_case: RedisCase) -> None:
+    """The publisher that looks first asks for nothing more."""
+    store = server_case.store
+    assert store.look("n", B, facts=said()) is None
+    store.acquire("n", A, 30.0, facts=said())
+    assert store.look("n", B, facts=said())
+
+    assert store.happened("n").refused[0].hold.owner == "job-b"
+    assert numbers(server_case)["skipped"] == 1
+
+
+def test_a_claim_that_is_refused_in_one_step_with_its_message_is_noted(server_case: RedisCase) -> None:
+    store = server_case.store
+    for token in (A, B):
+        store.claim_and_push("n", token, 30.0, queue=server_case.queue(), text="{}", facts=said())
+
+    assert store.happened("n").refused[0].hold.owner == "job-b"
+    assert numbers(server_case) == {"accepted": 1, "skipped": 1}
+
+
+def test_each_task_of_a_key_has_an_entry_of_its_own(server_case: RedisCase) -> None:
+    """A resource is shared: the one that was refused last comes first."""
+    store = server_case.store
+    store.acquire("n", A, 30.0, facts=said())
+    store.acquire("n", B, 30.0, facts=said(task="shop.bill"))
+    store.acquire("n", C, 30.0, facts=said(on_conflict="callable"))
+
+    assert [entry.hold.facts["task"] for entry in store.happened("n").refused] == ["shop.sync", "shop.bill"]
+    assert numbers(server_case) == {"accepted": 1, "asked": 1}
+
+
+def test_neither_a_lock_without_a_task_nor_a_second_delivery_is_noted(server_case: RedisCase) -> None:
+    """The one has no duplicates, the other is none."""
+    store = server_case.store
+    store.acquire("n", A, 30.0, facts=said("running"), starts_run=True)
+    store.acquire("n", B, 30.0, facts='{"host":"web-1"}')
+    store.acquire("n", "job-a/9", 30.0, facts=said("running"), starts_run=True)
+
+    assert store.happened("n").refused == ()
+    assert numbers(server_case) == {"started": 1}
+
+
+def test_one_that_waits_is_counted_when_it_is_put_into_the_line(server_case: RedisCase) -> None:
+    """Not as skipped."""
+    store = server_case.store
+    store.acquire("n", A, 30.0, facts=said("running"), starts_run=True)
+    store.acquire("n", B, 30.0, facts=said("running", on_conflict="wait"), starts_run=True)
+    store.park("n", B, Entry("push", server_case.queue(), 30.0, said(line=1), "text"), nonce="1")
+    store.release("n", A)
+    assert isinstance(store.acquire("n", "job-b/9", 30.0, facts=said("running"), instead_of=B), Grant)
+
+    assert numbers(server_case) == {"started": 2, "waited": 1}
+
+
+def test_who_releases_by_force_leaves_who_why_and_when(server_case: RedisCase) -> None:
+    store = server_case.store
+    store.acquire("n", A, 30.0, facts=said())
+    store.force_release("n", expected=A, by='{"by":"ann","why":"host died","since":1.5}')
+
+    assert store.happened("n").forced == {"by": "ann", "why": "host died", "since": 1.5}
+    assert numbers(server_case)["forced"] == 1
+    server_case.check_every_key_expires()
+
+
+def test_what_only_its_caller_has_seen_is_counted_with_the_look(server_case: RedisCase) -> None:
+    """A lost lock, and a message that was restored."""
+    server_case.store.happened("n", task="shop.sync", what="lost")
+
+    assert numbers(server_case) == {"lost": 1}
+    counts = server_case.store.counts()
+    assert counts.since is not None
+
+
+def test_how_long_calls_wait_and_run_is_counted_where_a_task_asks_for_it(server_case: RedisCase) -> None:
+    """In the steps that start and release; in buckets, and as a sum of milliseconds."""
+    store = server_case.store
+    for timed in (1, 0):
+        store.acquire("n", A, 30.0, facts=said(since=1.0, timed=timed))
+        lease = said("running", since=9e9, timed=timed)
+        store.acquire("n", B, 30.0, facts=lease, instead_of=A, starts_run=True)
+        store.release("n", B)
+
+    found = {
+        what: n
+        for (task, *what), n in store.counts().numbers.items()
+        if task == "shop.sync"
+        for what in [tuple(what)]
+    }
+    assert found.pop(("wait", "ms")) > 1e12
+    assert found == {
+        ("accepted",): 2,
+        ("started",): 2,
+        ("wait", "inf"): 1,
+        ("hold", "0.1"): 1,
+        ("hold", "ms"): 0,
+    }
+
+
+def test_what_a_claim_tells_of_its_arguments_is_told_by_its_run_and_by_its_retry(
+    server_case: RedisCase,
+) -> None:
+    """The run's process does not know it."""
+    store = server_case.store
+    about = {"args": "0a1b2c3d", "about": 'order {7}, "urgent"}'}
+    store.acquire("n", A, 30.0, facts=said(**about))
+    store.acquire("n", B, 30.0, facts=said("running"), instead_of=A, starts_run=True)
+    (run,) = store.holders("n")
+    store.hand_on("n", B, C, 30.0, facts=said())
+    (claim,) = store.holders("n")
+
+    assert [{name: hold.facts[name] for name in about} for hold in (run, claim)] == [about, about]
+    assert claim.state == "queued"
+
+
+@pytest.mark.parametrize("key", ["{n}:refused", "refusals", "counts", "{n}:forced"])
+def test_a_key_of_another_program_costs_the_note_and_not_the_answer(server_case: RedisCase, key: str) -> None:
+    """Whatever is there in place of it."""
+    raw = f"{server_case.prefix}:{key}"
+    server_case.client.rpush(raw, "theirs")
+    server_case.foreign = (raw,)
+    store = server_case.store
+    assert isinstance(store.acquire("n", A, 30.0, facts=said()), Grant)
+    assert isinstance(store.acquire("n", B, 30.0, facts=said()), Refusal)
+    assert store.force_release("n", expected=A, by="{}").released
+    assert server_case.client.pttl(raw) == -1 or key == "{n}:forced"
+
+
+def test_memory_notes_nothing_and_says_so(prefix: str) -> None:
+    """It is for tests."""
+    assert MemoryStore().counts() == Counts()
+    assert MemoryStore().happened(prefix).refused == ()
