@@ -18,7 +18,9 @@ from celery_redislock.scheduling import plug
 _MODULES = {
     **dict.fromkeys(("list", "release", "show"), "commands"),
     "explain": "explain",
+    "exporter": "exporter",
     "limit": "limit",
+    "stats": "stats",
     "waiting": "line",
     **dict.fromkeys(("beat", "pause", "resume", "run-now"), "schedule"),
 }

@@ -9,6 +9,7 @@ import click
 
 from celery_redislock.cli import output
 from celery_redislock.cli.subject import LockServer, as_json_option, ask, find, nobody, table_of
+from celery_redislock.locks.force import told_of_force
 from celery_redislock.locks.store import ACCEPTED, QUEUED, RUNNING
 from celery_redislock.publishing.handle import Holder, take_away
 
@@ -111,6 +112,8 @@ def show(ctx: click.Context, subject: tuple[str, ...], as_json: bool) -> None:
         output.say(nobody(server, key, subject))
         if (limit := server.store.limit(key)) is not None:
             output.say(f"the limit of {key} is {output.of_limit(limit)}")
+        if forced := server.store.happened(key).forced:
+            output.say(f"{key} was {told_of_force(forced)}")
     ctx.exit(0 if found or places else 1)
 
 
@@ -118,17 +121,21 @@ def _description(server: LockServer, holder: Holder) -> str:
     can_be_renewed = holder.state != ACCEPTED and math.isfinite(holder.remaining)
     length, _ = server.store.waiting(holder.key, last=0)
     limit = server.store.limit(holder.key)
+    forced = server.store.happened(holder.key).forced
     rows = {
         "key": holder.key,
         "state": holder.state,
         "task": holder.task or "-",
         "owner": holder.owner,
+        "about": holder.about,
         "where": output.process(holder),
+        "alive": output.life(holder),
         "since": "-" if holder.since is None else output.moment(holder.since),
         "remaining": output.duration(holder.remaining) + (", unless renewed" if can_be_renewed else ""),
         "token": holder.token,
         "queued": holder.queued,
         "in line": f"{length} waiting" if length else None,
+        "force": told_of_force(forced) if forced else None,
         "limit": None if limit is None else output.of_limit(limit),
         "server": server.store.server,
         "release with": server.release_command(holder.key),

@@ -193,7 +193,7 @@ def _rows_of_locks(server: LockServer, subject: Subject, lengths: Mapping[str, i
         since = "" if holder.since is None else f", since {output.moment(holder.since)}"
         beside = "" if holder.key in subject.keys else f", as {holder.key}"
         yield "held by", f"{output.in_brief(holder)}{about}{since}{beside}"
-        yield "", told_of_life(holder)
+        yield "", output.life(holder)
     if len(subject.holders) > SHOWN:
         yield "held by", f"… {len(subject.holders) - SHOWN} others; {server.command} list shows them all"
     for key, length in lengths.items():
@@ -201,23 +201,6 @@ def _rows_of_locks(server: LockServer, subject: Subject, lengths: Mapping[str, i
             yield "in line", f"{length} wait for {key}; {server.command} waiting {key}"
         if (limit := server.store.limit(key)) is not None:
             yield "limit", output.of_limit(limit)
-
-
-def told_of_life(holder: Holder) -> str:
-    """Tell whether a holder seems to be alive, and when its hold ends."""
-    end = output.duration(holder.remaining)
-    if holder.renewed is not None and holder.ttl is not None:
-        ago = output.duration(holder.renewed)
-        due = f"due every {holder.ttl / 3:.3g} s"
-        return (
-            f"not renewed for {ago}, {due}: probably dead; free in {end}"
-            if holder.is_late
-            else f"last renewed {ago} ago, {due}"
-        )
-    if holder.state == "period":
-        return f"its period ends in {end}"
-    unless = "" if holder.state == "foreign" else ", unless a worker receives or starts its message"
-    return f"free in {end}{unless}"
 
 
 def _now(server: LockServer, handle: LockHandle, in_line: int) -> str:

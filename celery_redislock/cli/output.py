@@ -29,6 +29,23 @@ def in_brief(holder: Holder) -> str:
     return f"{holder.owner} ({holder.task or '-'}, {holder.state}, {process(holder)})"
 
 
+def life(holder: Holder) -> str:
+    """Tell whether a holder seems to be alive, and when its hold ends."""
+    end = duration(holder.remaining)
+    if holder.renewed is not None and holder.ttl is not None:
+        ago = duration(holder.renewed)
+        due = f"due every {holder.ttl / 3:.3g} s"
+        return (
+            f"not renewed for {ago}, {due}: probably dead; free in {end}"
+            if holder.is_late
+            else f"last renewed {ago} ago, {due}"
+        )
+    if holder.state == "period":
+        return f"its period ends in {end}"
+    unless = "" if holder.state == "foreign" else ", unless a worker receives or starts its message"
+    return f"free in {end}{unless}"
+
+
 def limit_as_json(limit: Limit | None) -> dict[str, Any] | None:
     """Return the object of ``--json`` for a limit that was set."""
     return None if limit is None else {"limit": limit.value, "expires_in": limit.expires_in, **limit.facts}

@@ -11,7 +11,7 @@ from typing import Any
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.store import QUEUED
 from celery_redislock.log import logger
-from celery_redislock.publishing import duplicate, kombu
+from celery_redislock.publishing import duplicate, kombu, spans
 from celery_redislock.publishing.call import Call, PublishingRun, Send
 from celery_redislock.publishing.claim import Claim
 from celery_redislock.publishing.conflict import announce
@@ -22,6 +22,10 @@ __all__ = ["NEEDS_NO_SERVER", "publish"]
 
 #: A remark for tasks that run in place, which is mostly in somebody's tests.
 NEEDS_NO_SERVER = "a test needs no server: celery_redislock.testing.memory_locks(app)"
+
+
+# When this is imported, by the first publish or a worker's start, a program's instrumentation is there.
+spans.connect()
 
 
 def publish(  # noqa: PLR0911  one for each kind of publish

@@ -86,7 +86,8 @@ class Shell:
 
     def park(self, key: str, owner: str, *, task: str = "shop.nightly") -> None:
         """Let a message wait in the line of a lock, whose queue is a list of its task's name."""
-        facts = json.dumps({"task": task, "state": "queued", "since": time.time(), "line": 1})
+        said = {"task": task, "state": "queued", "since": time.time(), "line": 1}
+        facts = json.dumps(said, separators=(",", ":"))
         entry = Entry("push", f"{self.prefix}{task}", 60.0, facts, owner)
         self.store.park(key, new_token(owner), entry, nonce=owner)
 

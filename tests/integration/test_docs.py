@@ -302,7 +302,7 @@ def test_the_commands_allowed_by_the_page_are_enough_and_none_is_too_many(
         except LockUnavailable as error:
             missed.append(str(error))
 
-    # Nothing here waits for replicas; the test below does. Without the others nothing is counted, and all runs.
+    # Nothing here waits for replicas; the test below does. Without the others nothing is counted.
     needed = [word for word in allowed if word not in {"+wait", "+hincrby", "+hsetnx"}]
     assert len(missed) == len(needed), missed
     assert all("permission" in words.lower() for words in missed), missed

@@ -1,0 +1,72 @@
+"""What is going on in a fleet, by task: what was counted, what is held, who waits."""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from itertools import islice
+
+from celery_redislock.cli import output
+from celery_redislock.cli.subject import LockServer
+
+__all__ = ["BOUNDS", "EVENTS", "MOST", "Figures", "census"]
+
+#: What is counted, in the order in which it is shown.
+EVENTS = ("accepted", "started", "skipped", "asked", "waited", "lost", "forced", "restored")
+
+#: Upper bounds in seconds of how long calls wait and runs hold, as the scripts have them (history.lua).
+BOUNDS = ("0.1", "0.5", "1", "5", "15", "60", "300", "900", "3600", "inf")
+
+#: Locks that are looked at, one request each.
+MOST = 10_000
+
+
+@dataclass
+class Figures:
+    """The figures of one task.
+
+    Attributes:
+        events: how often, by :data:`EVENTS`.
+        held: how many locks it holds, by state.
+        oldest: the age of the oldest of them in seconds, by state.
+        late: runs whose renewal is overdue: most likely dead.
+        in_line: messages that wait for a lock.
+        times: by ``wait`` and ``hold``, how many took no longer than each of :data:`BOUNDS`, and more than
+            the one before; and ``ms``, the sum. With ``redislock_metrics`` only.
+    """
+
+    events: dict[str, int] = field(default_factory=lambda: dict.fromkeys(EVENTS, 0))
+    held: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    oldest: dict[str, float] = field(default_factory=dict)
+    late: int = 0
+    in_line: int = 0
+    times: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
+
+    def mean(self, what: str) -> float | None:
+        """Return the mean of ``wait`` or ``hold`` in seconds; ``None`` where nothing was measured."""
+        times = self.times.get(what, {})
+        number = sum(times.get(bound, 0) for bound in BOUNDS)
+        return times.get("ms", 0) / 1000 / number if number else None
+
+
+def census(server: LockServer, *, task: str | None = None) -> tuple[float | None, dict[str, Figures]]:
+    """Return since when was counted, in seconds since the epoch, and the figures by task.
+
+    ``task``: a pattern of names. A request for the counts, one for each lock that is held, up to
+    :data:`MOST`, and one for each line. Raises ``LockUnavailable``.
+    """
+    figures: dict[str, Figures] = defaultdict(Figures)
+    counts = server.store.counts()
+    for (name, what, *bound), number in counts.numbers.items():
+        if bound:
+            figures[name].times[what][bound[0]] = number
+        elif what in EVENTS:
+            figures[name].events[what] = number
+    for holder in islice(server.holders(), MOST):
+        one = figures[holder.task or "-"]
+        one.held[holder.state] += 1
+        one.late += holder.is_late
+        one.oldest[holder.state] = max(output.age(holder) or 0.0, one.oldest.get(holder.state, 0.0))
+    for place in server.places():
+        figures[place.waiter.task or "-"].in_line += 1
+    chosen = {name: one for name, one in figures.items() if task is None or fnmatchcase(name, task)}
+    return counts.since, chosen
