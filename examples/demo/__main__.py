@@ -1,4 +1,4 @@
-"""The demo: nine promises, kept in front of your eyes by two real workers and two beats."""
+"""The demo: ten promises, kept in front of your eyes by two real workers and two beats."""
 
 import sys
 import threading

@@ -1,7 +1,9 @@
-"""The nine promises: what each must show, and the scene that publishes, waits and returns what it saw."""
+"""The ten promises: what each must show, and the scene that publishes, waits and returns what it saw."""
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -281,8 +283,36 @@ def chord(say: Say) -> Facts:
     return {"sum": value, "at_once": most_at_once(notes)}
 
 
+@promise(
+    "explain tells why a call does not run",
+    "the key's holder: {holder}; where its message is: {message}; what was skipped: {skipped}",
+    holder="named", message="running", skipped="named",
+)  # fmt: skip
+def explained(say: Say) -> Facts:
+    """An operator asks about a call that was skipped."""
+    first = shop.report.delay("q3")
+    _first_start("report")
+    shop.report.delay("q3")
+    words = ["-A", "examples.demo.shop", "redislock", "explain", shop.report.name, "q3"]
+    say(f"report('q3') runs, and was called again: celery {' '.join(words)}")
+    urls = {"BROKER_URL": shop.app.conf.broker_url, "RESULT_URL": shop.app.conf.result_backend}
+    command = [sys.executable, "-m", "celery", "--quiet", *words]
+    shown = subprocess.run(
+        command, env={**os.environ, **urls}, capture_output=True, text=True, timeout=PATIENCE, check=False
+    ).stdout
+    for row in shown.splitlines():
+        say(f"    {row[:100]}")
+    shop.notes.let_go("report")
+    rows = [row for row in shown.splitlines() if row.startswith("held by") and first.id in row]
+    return {
+        "holder": "named" if rows and "running" in rows[0] else "not named",
+        "message": "running" if "the hands of worker" in shown and ": running" in shown else "not told",
+        "skipped": "named" if "\nskipped" in shown else "not named",
+    }
+
+
 #: In the order of the table; those of one group play at the same time.
-GROUPS = ((crowd,), (account, line, long, beats, in_hand), (kill, failure, chord))
+GROUPS = ((crowd,), (account, line, long, beats, in_hand), (kill, failure, chord, explained))
 
 
 def _first_start(subject: str) -> Note:

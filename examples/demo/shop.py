@@ -12,7 +12,7 @@ from examples.demo.notes import Notes
 
 __all__ = [
     "PARCELS", "PULSE", "SHORT_TTL", "TERM", "TIMES_LONGER", "app", "charge", "debit", "decline", "export",
-    "load", "long_import", "notes", "pack", "pulse", "refund", "square", "thumbnail", "total",
+    "load", "long_import", "notes", "pack", "pulse", "refund", "report", "square", "thumbnail", "total",
 ]  # fmt: skip
 
 LOCAL = "redis://localhost:6379/0"
@@ -99,6 +99,14 @@ def export(self: Any, year: int) -> int:
     with notes.run("export", self.request.id):
         notes.wait_for("export")
     return year
+
+
+@app.task(base=SingletonTask, bind=True)
+def report(self: Any, quarter: str) -> str:
+    """Run while somebody asks why the second call does not."""
+    with notes.run("report", self.request.id):
+        notes.wait_for("report")
+    return quarter
 
 
 @app.task(base=SingletonTask, bind=True)

@@ -42,7 +42,7 @@ class Example(NamedTuple):
 
 
 EXAMPLES = {
-    "demo": Example(is_slow=True, processes=12, says="9 of 9 promises kept"),
+    "demo": Example(is_slow=True, processes=12, says="10 of 10 promises kept"),
     "quickstart": Example(is_slow=True),
     "per_resource": Example(),
     "in_line": Example(),

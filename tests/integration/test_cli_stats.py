@@ -1,6 +1,7 @@
 """``celery redislock stats`` and ``exporter``: what the scripts count, as a table and for Prometheus."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -136,6 +137,24 @@ def test_prometheus_reads_what_the_lock_server_counts(shell: Shell) -> None:
     assert found["redislock_wait_seconds_bucket", "+Inf", "shop.nightly"] == 1
     assert found["redislock_wait_seconds_sum", "shop.nightly"] > 1e9
     assert found["redislock_beat_paused", "tick"] == 1
+
+
+def test_the_dashboard_and_the_page_ask_for_what_is_there(shell: Shell) -> None:
+    """A name that nobody serves shows an empty panel, and an alert on it never fires."""
+    play(shell)
+    with exporting(shell) as address:
+        served = {name for name, *_ in scrape(address)}
+    pages = [(ROOT / "docs" / name).read_text("utf-8") for name in ("grafana.json", "monitoring.md")]
+    asked = {name for page in pages for name in re.findall(r"redislock_[a-z_]+", page)} - {
+        "redislock_metrics"
+    }
+    asked -= {"redislock_wait_seconds", "redislock_hold_seconds"}  # histograms, named as a whole
+
+    assert asked <= served
+    assert {name.removesuffix("_count") for name in served if name.endswith("_seconds_count")} == {
+        "redislock_wait_seconds",
+        "redislock_hold_seconds",
+    }
 
 
 def test_a_port_that_is_taken_is_told_in_one_line(shell: Shell) -> None:

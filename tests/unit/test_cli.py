@@ -192,18 +192,8 @@ class TestGroups:
 
         assert result.exit_code == 0
         commands = result.output.partition("Commands:")[2]
-        names = [
-            "beat",
-            "explain",
-            "limit",
-            "list",
-            "pause",
-            "release",
-            "resume",
-            "run-now",
-            "show",
-            "waiting",
-        ]
+        names = ["beat", "explain", "exporter", "limit", "list", "pause", "release", "resume", "run-now"]
+        names += ["show", "stats", "waiting"]
         assert [line.split()[0] for line in commands.splitlines() if line.strip()] == names
         for name in names:
             assert CliRunner().invoke(group, [name, "--help"]).exit_code == 0

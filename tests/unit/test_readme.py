@@ -25,6 +25,9 @@ OTHER_NAMES = {
     "lock_lost",
     "lock_conflict",
     "lock_delay",  # of a Lock
+    *("redislock_up", "redislock_events_total", "redislock_held", "redislock_oldest_seconds"),  # metrics
+    *("redislock_late", "redislock_in_line", "redislock_wait_seconds", "redislock_hold_seconds"),
+    *("redislock_beat_last_sent_seconds", "redislock_beat_paused", "redislock_scrape_seconds"),
     "redislock_memory",
     "redislock_off",
     "redislock_skipped",
