@@ -16,7 +16,9 @@ from celery_redislock.scheduling import plug
 
 #: The commands, each with the module it is in.
 _MODULES = {
-    **dict.fromkeys(("list", "release", "show"), "commands"),
+    **dict.fromkeys(("release", "show"), "commands"),
+    "list": "listing",
+    "doctor": "doctor",
     "explain": "explain",
     "exporter": "exporter",
     "limit": "limit",

@@ -1,13 +1,13 @@
-"""The commands about locks: ``list``, ``show`` and ``release``."""
+"""The commands about single locks: ``show`` and ``release``."""
 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import islice
 
 import click
 
 from celery_redislock.cli import output
+from celery_redislock.cli.listing import host_option, task_option, told_patterns
 from celery_redislock.cli.subject import LockServer, as_json_option, ask, find, nobody, table_of
 from celery_redislock.locks.force import told_of_force
 from celery_redislock.locks.store import ACCEPTED, QUEUED, RUNNING
@@ -15,66 +15,11 @@ from celery_redislock.publishing.handle import Holder, take_away
 
 _WORDS = "KEY | TASK [ARGUMENT]... | TASK_ID"
 _subject = click.argument("subject", metavar=_WORDS, nargs=-1, required=True)
-_task = click.option(
-    "--task", metavar="NAME", help="Only locks held for this task; a full name, or a pattern."
-)
-_host = click.option("--host", metavar="NAME", help="Only locks held by this host; a name, or a pattern.")
 
 #: So many holders are named one by one before they lose their locks.
 NAMED = 10
 
 NOTHING = "nothing was released"
-
-
-@click.command("list")
-@click.argument("pattern", required=False)
-@_task
-@_host
-@click.option(
-    "--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="Show at most so many."
-)
-@as_json_option
-@click.pass_context
-def list_locks(
-    ctx: click.Context, pattern: str | None, task: str | None, host: str | None, limit: int, as_json: bool
-) -> None:
-    """List the locks that are held, soonest to expire first.
-
-    PATTERN matches keys as a shell does file names: * ? [abc]. Quote it.
-
-    The state is "queued" (the message is on its way to a worker), "running", or "period": the lock is
-    free, but its lock_period has not passed since the last acceptance, so it refuses the next call.
-    WHERE is the host and the process that took the lock.
-
-    Exit status: 0, also if there are none; 2 trouble.
-    """
-    server = LockServer.of(ctx)
-    found = list(islice(server.holders(key=pattern, task=task, host=host), limit + 1))
-    # Some may have been renewed since the names were read.
-    shown = sorted(found[:limit], key=lambda holder: holder.remaining)
-    if as_json:
-        output.write_json({"server": server.store.server, "locks": shown, "more": len(found) > limit})
-    elif shown:
-        click.echo(_table(shown))
-        if len(found) > limit:
-            click.echo(f"… there are more: --limit is {limit}", err=True)
-    else:
-        output.say(f"no lock{_which(pattern, task, host)} is held on {server.store.server}")
-
-
-def _which(pattern: str | None, task: str | None, host: str | None) -> str:
-    told = {f" like {pattern!r}": pattern, f" for {task}": task, f" by {host}": host}
-    return "".join(words for words, given in told.items() if given is not None)
-
-
-def _table(shown: Sequence[Holder]) -> str:
-    rows: list[list[object]] = [["KEY", "STATE", "TASK", "OWNER", "WHERE", "AGE", "REMAINING"]]
-    for holder in shown:
-        owner = holder.owner if len(holder.owner) <= 40 else f"{holder.owner[:39]}…"
-        age = output.duration(output.age(holder))
-        remaining = output.duration(holder.remaining)
-        rows.append([holder.key, holder.state, holder.task, owner, output.process(holder), age, remaining])
-    return output.table(rows)
 
 
 @click.command()
@@ -145,8 +90,8 @@ def _description(server: LockServer, holder: Holder) -> str:
 
 @click.command()
 @click.argument("subject", metavar=f"{_WORDS} | PATTERN", nargs=-1)
-@_task
-@_host
+@task_option
+@host_option
 @click.option("--reason", help="Why; it is logged. Required, but for --dry-run.")
 @click.option("--dry-run", is_flag=True, help="Show what would be released, and release nothing.")
 @click.option("--queued", is_flag=True, help="Only the claim of a queued message: no run's lock, no period.")
@@ -218,7 +163,7 @@ def _named(
     if len(words) > 1:
         raise click.UsageError("--task and --host go with one PATTERN, and with no arguments of a task")
     pattern = words[0] if words else None
-    nothing = f"no lock{_which(pattern, task, host)} is held on {server.store.server}"
+    nothing = f"no lock{told_patterns(pattern, task, host)} is held on {server.store.server}"
     return nothing, [*server.holders(key=pattern, task=task, host=host)]
 
 
@@ -235,7 +180,6 @@ def _summary(chosen: Sequence[Holder]) -> list[str]:
 
 
 COMMANDS: Mapping[str, click.Command] = {
-    "list": list_locks,
     "release": release,
     "show": show,
 }

@@ -13,6 +13,9 @@ import click
 from celery_redislock.locks.store import YEAR_10000, Limit
 from celery_redislock.publishing.handle import Holder
 
+#: Of the documents of ``--json``. A field that goes, or means something else, changes it; a new one does not.
+VERSION = 1
+
 
 def age(holder: Holder) -> float | None:
     """Seconds since the claim or the run began, by this machine's clock; ``None`` if unknown."""
@@ -78,7 +81,7 @@ def warn(text: str) -> None:
 
 def write_json(document: Mapping[str, object]) -> None:
     """Write one JSON document to standard output; a :class:`Holder` becomes an object."""
-    click.echo(json.dumps(document, indent=2, default=as_json))
+    click.echo(json.dumps({"version": VERSION, **document}, indent=2, default=as_json))
 
 
 def moment(when: float) -> str:

@@ -4,9 +4,9 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
@@ -22,6 +22,8 @@ from celery_redislock.publishing.held import ALL, holders_of
 _KEYWORD = re.compile(r"([^\W\d]\w*)=(.*)", re.DOTALL)
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -35,9 +37,12 @@ def _seconds(_ctx: object, _param: object, value: str | None) -> float | None:
     return seconds
 
 
-for_option = click.option(
-    "--for", "seconds", callback=_seconds, metavar="TIME", help="90, 90s, 15m, 1h or 2d."
-)
+def time_option(*names: str, help: str) -> Callable[[F], F]:  # noqa: A002  click's name
+    """Return an option that takes a time of up to a year."""
+    return click.option(*names, callback=_seconds, metavar="TIME", help=help)
+
+
+for_option = time_option("--for", "seconds", help="90, 90s, 15m, 1h or 2d.")
 as_json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 
 

@@ -405,6 +405,14 @@ class ClusterStore(RedisStore):
                 break
         return most - left - len(given), given
 
+    def clock(self) -> float | None:
+        """Say nothing: each node has one."""
+        return None
+
+    def other_prefixes(self) -> list[str]:
+        """Say nothing: each node has a part of the keys."""
+        return []
+
     def scripts(self, names: Sequence[str], package: str) -> Scripts:  # noqa: ARG002
         """Refuse: what beats share is in several slots; raises LockOptionError."""
         problem = "a schedule that beats share is not kept on a Cluster; set redislock_beat = False"

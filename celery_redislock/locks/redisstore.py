@@ -41,12 +41,14 @@ excluded by it. No key is ever without a TTL, but for lines: what waits in them 
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from copy import copy
 from functools import lru_cache, partial
 from itertools import chain, islice
 from typing import Any
 from uuid import uuid4
 
-from celery_redislock.exceptions import LockOptionError, LockUnavailable
+from celery_redislock.exceptions import LockKeyError, LockOptionError, LockUnavailable
 from celery_redislock.locks.client import CALLS_PER_TTL, Client, ClientScripts
 from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.confirmation import SYNC_TAKES, Confirmation
@@ -86,6 +88,9 @@ ON_DISK = ("WAITAOF", "1", "0")
 #: Renewals per call: bounds how long one script keeps the server (about 2.4 µs each).
 RENEWALS_PER_CALL = 200
 
+
+#: Requests of a thousand keys each in which other prefixes are looked for.
+SCANS = 100
 
 #: Locks that one call looks at for claims: bounds likewise (about 2 ms).
 LOCKS_PER_CALL = "1000"
@@ -494,6 +499,29 @@ class RedisStore(LockStore):
     def counts(self) -> Counts:
         return self._scripts.begin("counts", [self._counts], [], _counted, name=self._counts)()
 
+    def clock(self) -> float | None:
+        return self._scripts.begin("survey", [], ["", ""], _surveyed, name="clock")()[0]
+
+    def other_prefixes(self) -> list[str]:
+        found = set()
+        cursor = "0"
+        for _ in range(SCANS):
+            args = [cursor, "*:index"]
+            _, cursor, keys = self._scripts.begin("survey", [], args, _surveyed, name="prefixes")()
+            found |= {key.removesuffix(":index") for key in keys} - {self.prefix}
+            if cursor == "0":
+                break
+        return sorted(filter(self._keeps_locks, found))
+
+    def _keeps_locks(self, prefix: str) -> bool:
+        """Whether what is called as an index of ours is one: it names a lock that is held."""
+        with suppress(LockKeyError):
+            other = copy(self)
+            other._start = f"{prefix}:{{"
+            other._index = f"{prefix}:index"
+            return any(RedisStore.holders(other, name) for name in RedisStore.names(other, limit=10))
+        return False
+
     def server_says(self, section: str, name: str) -> str | None:
         # INFO, not CONFIG GET: managed servers often refuse the latter.
         value: str | None = self._scripts.send("info", "INFO", section, understand=partial(_said, name))
@@ -725,6 +753,11 @@ def _counted(_name: str, reply: Any, *_: object) -> Counts:
     }
     since = numbers.pop(("since",), None)
     return Counts(None if since is None else since / 1000, numbers)
+
+
+def _surveyed(_name: str, reply: Any, *_: object) -> tuple[float, str, list[str]]:
+    seconds, microseconds, cursor, *keys = [each.decode("utf-8", "replace") for each in reply]
+    return int(seconds) + int(microseconds) / 1e6, cursor, keys
 
 
 def listed(_name: str, reply: Any, *_: object) -> list[str]:

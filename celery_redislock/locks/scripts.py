@@ -26,7 +26,8 @@ from celery_redislock.log import logger
 SCRIPTS = (
     "acquire", "claim_and_push", "claim_or_park", "counts", "downgrade", "drain", "fence", "force_release",
     "hand_on", "happened", "inspect", "leave", "limit", "look", "move", "names", "park", "release",
-    "release_and_store", "release_claims", "renew", "ring", "settle", "sweep", "waiting",
+    "release_and_store", "release_claims", "renew", "ring", "settle", "survey", "sweep",
+    "waiting",
 )  # fmt: skip
 
 #: Likewise of one on a Cluster.

@@ -799,6 +799,17 @@ class LockStore(ABC):
             LockUnavailable: with ``was_refused`` where the server keeps no append-only file, or cannot tell.
         """
 
+    def clock(self) -> float | None:
+        """Return the server's clock, in seconds since the epoch; one request. ``None`` for none."""
+        return None
+
+    def other_prefixes(self) -> list[str]:
+        """Return prefixes under which others keep locks on the same server; for a check, as it takes long.
+
+        Looks through at most 100,000 keys. Raises ``LockUnavailable``, too, for a user who may not do so.
+        """
+        return []
+
     def server_says(self, section: str, name: str) -> str | None:  # noqa: ARG002  there is no server
         """Return what the server says of itself under this name (``INFO``); ``None`` where it does not."""
         return None

@@ -12,7 +12,7 @@ from celery_redislock.log import logger
 from celery_redislock.receiving.parking import waits
 from celery_redislock.scheduling.entries import entries_of, problems_of
 
-__all__ = ["check_worker"]
+__all__ = ["check_worker", "problems_of_app"]
 
 #: The pools whose bodies run in a main thread, where a lost lock can interrupt them.
 _INTERRUPTIBLE_POOLS = frozenset({"prefork", "solo"})
@@ -27,7 +27,8 @@ def check_worker(instance: Any = None, **_: Any) -> None:
     policy = instance.app.conf.get("redislock_check") or "warn"
     if policy == "ignore":
         return
-    problems = _problems(instance)
+    pool = getattr(getattr(instance, "pool_cls", None), "__module__", "").rpartition(".")[2]
+    problems = problems_of_app(instance.app, pool)
     for problem in dict.fromkeys(problems):
         logger.warning("redislock: %s", problem)
     if problems and policy == "error":
@@ -52,14 +53,13 @@ def _insist_on_disk(app: Any) -> None:
                 raise SystemExit(f"{setting} is 'aof', and {store.server}: {error.reason}") from error
 
 
-def _problems(worker: Any) -> list[str]:
-    app = worker.app
+def problems_of_app(app: Any, pool: str = "") -> list[str]:
+    """Return what would go wrong with an app's tasks, schedule and lock server; ``pool``: of the worker."""
     problems = setting_problems(app)
     if app.conf.beat_schedule:
         problems += problems_of(app, entries_of(app))
     store = None
     some_wait = False
-    pool = getattr(getattr(worker, "pool_cls", None), "__module__", "").rpartition(".")[2]
     for task in app.tasks.values():
         if not is_unique(task):
             continue

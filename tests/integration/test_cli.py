@@ -76,11 +76,12 @@ class Shell:
         ttl: float = 60.0,
         owner: str = "",
         host: str = "",
+        **more: object,
     ) -> str:
         """Take a lock as a publisher or a run does; return the owner."""
         owner = owner or f"owner-of-{key}"
         about = {"task": task, "state": state, "pid": os.getpid()}
-        about |= {"host": host or socket.gethostname(), "since": time.time()}
+        about |= {"host": host or socket.gethostname(), "since": time.time(), **more}
         self.store.acquire(key, new_token(owner), ttl, facts=json.dumps(about))
         return owner
 
@@ -136,17 +137,47 @@ class TestList:
         document = json.loads(as_json.stdout)
         assert (document["locks"], document["more"]) == ([], False)
 
-    def test_locks_are_listed_soonest_to_expire_first(self, shell: Shell) -> None:
+    def test_locks_are_listed_oldest_first_with_their_number_by_state(self, shell: Shell) -> None:
         shell.hold("late", ttl=300.0)
         shell.hold("early", state="running", ttl=100.0)
 
         done = shell.celery("list")
 
         assert (done.returncode, done.stderr) == (0, "")
-        head, first, second = done.stdout.splitlines()
+        head, first, second, totals = done.stdout.splitlines()
         assert head.split() == ["KEY", "STATE", "TASK", "OWNER", "WHERE", "AGE", "REMAINING"]
-        assert first.split()[:4] == ["early", "running", "shop.nightly", "owner-of-early"]
-        assert second.split()[:4] == ["late", "queued", "shop.nightly", "owner-of-late"]
+        assert first.split()[:4] == ["late", "queued", "shop.nightly", "owner-of-late"]
+        assert second.split()[:4] == ["early", "running", "shop.nightly", "owner-of-early"]
+        assert totals.startswith("2 locks: 1 queued, 1 running; oldest ")
+
+    @pytest.mark.parametrize(
+        ("words", "keys"),
+        [
+            ([], ["b", "a", "c"]),
+            (["--sort", "key"], ["a", "b", "c"]),
+            (["--sort", "task"], ["c", "a", "b"]),
+            (["--sort", "remaining"], ["a", "c", "b"]),
+            (["--state", "running"], ["b"]),
+            (["--state", "running", "--state", "queued", "--task", "shop.n*"], ["b", "a"]),
+            (["--older-than", "1h"], ["b"]),
+        ],
+    )
+    def test_a_list_is_narrowed_and_sorted(self, shell: Shell, words: list[str], keys: list[str]) -> None:
+        """By age, state and task; in any order."""
+        shell.hold("b", state="running", ttl=300.0, since=time.time() - 7200)
+        shell.hold("a", ttl=100.0)
+        shell.hold("c", task="shop.a", ttl=200.0)
+        document = json.loads(shell.celery("list", "--json", *words).stdout)
+
+        assert [lock["key"] for lock in document["locks"]] == keys
+
+    def test_a_text_about_the_call_is_a_column_of_its_own_where_there_is_one(self, shell: Shell) -> None:
+        """What ``lock_describe`` says; nothing without it."""
+        shell.hold("night", about="order 7")
+        head, first, _ = shell.celery("list", "--wide").stdout.splitlines()
+
+        assert head.split()[-1] == "ABOUT"
+        assert first.endswith("  order 7")
 
     def test_json_is_one_document_with_the_documented_names(self, shell: Shell) -> None:
         owner = shell.hold("night", state="running")
@@ -154,7 +185,7 @@ class TestList:
         done = shell.standalone("list", "--json")
 
         document = json.loads(done.stdout)
-        assert list(document) == ["server", "locks", "more"]
+        assert list(document) == ["version", "server", "locks", "more"]
         (lock,) = document["locks"]
         assert lock["owner"] == owner
         assert (lock["key"], lock["state"], lock["pid"]) == ("night", "running", os.getpid())

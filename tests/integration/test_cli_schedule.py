@@ -154,7 +154,7 @@ class TestBeat:
         done = beats.celery("beat", "--json")
 
         document = json.loads(done.stdout)
-        assert list(document) == ["server", "entries"]
+        assert list(document) == ["version", "server", "entries"]
         rows = {row["name"]: row for row in document["entries"]}
         assert [*rows] == sorted(rows)
         assert list(rows[ODD].values()) == [

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from celery_redislock.cli import main, redislock
-from celery_redislock.cli.commands import _table
+from celery_redislock.cli.listing import _table
 from celery_redislock.cli.output import age, as_json, duration, in_brief, printable, say
 from celery_redislock.cli.schedule import pause
 from celery_redislock.cli.subject import _arguments
@@ -82,26 +82,32 @@ class TestHolder:
             document = json.loads(json.dumps(as_json(holder), allow_nan=False))
 
             assert document["remaining"] is document["age"] is None
-            assert "no end" in _table([holder])
+            assert "no end" in _table([holder], None)
 
     def test_a_clock_behind_the_holders_makes_no_negative_age(self) -> None:
         assert age(_holder(facts={"since": 2e11})) == 0.0
 
     def test_the_columns_of_a_table_are_aligned(self) -> None:
-        lines = _table([_holder(), _holder(name="a much longer key")]).splitlines()
+        lines = _table([_holder(), _holder(name="a much longer key")], None).splitlines()
 
         assert [line.index("running") for line in lines[1:]] == [lines[0].index("STATE")] * 2
 
-    def test_a_long_owner_does_not_widen_the_table(self) -> None:
-        """A task id can be anything; JSON and ``show`` have all of it."""
+    def test_a_list_fits_its_terminal_and_cuts_owners_first(self) -> None:
+        """A task id can be anything; JSON, ``show`` and a pipe have all of it."""
         holder = _holder(token=f"{'a' * 300}/nonce")
+        about = {"task": "proj.a_task_with_a_name", "host": "a-host-with-a-name", "about": "x" * 60}
+        about["state"] = "running"
+        many = _holder(name="a key of some length, and more", facts=about)
 
-        assert f"  {'a' * 39}…  " in _table([holder])
+        assert "a" * 300 in _table([holder], None)
+        assert max(map(len, _table([holder], 80).splitlines())) == 80
+        assert f"  {'a' * 8}…  " in _table([holder, many], 100)
+        assert max(map(len, _table([holder, many], 100).splitlines())) <= 100
         assert as_json(holder)["owner"] == "a" * 300
 
     def test_what_a_terminal_would_obey_is_escaped(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert printable("a\x1b[2J\nb\u202e") == "a\\x1b[2J\\nb\\u202e"
-        assert "\x1b" not in _table([_holder(name="a\x1b[2J")])
+        assert "\x1b" not in _table([_holder(name="a\x1b[2J")], None)
         say(in_brief(_holder(token="\x1b[2J/n")))  # noqa: S106  no password
         assert "\x1b" not in capsys.readouterr().out
 
@@ -192,8 +198,19 @@ class TestGroups:
 
         assert result.exit_code == 0
         commands = result.output.partition("Commands:")[2]
-        names = ["beat", "explain", "exporter", "limit", "list", "pause", "release", "resume", "run-now"]
-        names += ["show", "stats", "waiting"]
+        names = [
+            "beat",
+            "doctor",
+            "explain",
+            "exporter",
+            "limit",
+            "list",
+            "pause",
+            "release",
+            "resume",
+            "run-now",
+        ]
+        names += ["run-now", "show", "stats", "waiting"]
         assert [line.split()[0] for line in commands.splitlines() if line.strip()] == names
         for name in names:
             assert CliRunner().invoke(group, [name, "--help"]).exit_code == 0

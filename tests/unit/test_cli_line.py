@@ -423,7 +423,7 @@ class TestDrained:
 
         document = answer(shop, "waiting", "--drain", "--reason", "a rollback", *words)
 
-        assert document == {"server": "memory", "drained": len(gone), "left": 0}
+        assert document == {"version": 1, "server": "memory", "drained": len(gone), "left": 0}
         assert [message.headers["id"] for message in shop.messages()] == gone
         assert len(in_line(shop)) + len(in_line(shop, "account:8")) == 7 - len(gone)
         assert f"by hand: {len(gone)} waiting messages are back in their queues: 'a rollback'" in caplog.text

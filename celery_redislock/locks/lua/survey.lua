@@ -1,0 +1,12 @@
+-- The server's clock, and some of its keys, of all prefixes. Reads only. For a check: not for a Cluster.
+--
+-- KEYS  none
+-- ARGV  1  cursor   '0' to begin; '' for no keys
+--       2  pattern  of the keys
+-- RETURNS {seconds, microseconds, cursor, key, ...}   cursor: '0' at the end; about a thousand are looked at
+local time = redis.call('TIME')
+if ARGV[1] == '' then
+  return {time[1], time[2], '0'}
+end
+local found = redis.call('SCAN', ARGV[1], 'MATCH', ARGV[2], 'COUNT', 1000)
+return {time[1], time[2], found[1], unpack(found[2])}
