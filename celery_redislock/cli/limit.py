@@ -62,7 +62,7 @@ def limit(
     value = int(number) if number else None
     is_sure = not value or handle.key.startswith(beginnings) or _has_limit(server, handle.key)
     warning = None if is_sure else _DOUBT
-    by = None if is_look else _who()
+    by = None if is_look else who()
     found = handle.limit(value, for_=seconds or A_YEAR, reset=reset, by=by)
     if warning:
         output.warn(warning)
@@ -76,16 +76,17 @@ def limit(
     ctx.exit(1 if found is None and not reset else 0)
 
 
-def _has_limit(server: LockServer, key: str) -> bool:
-    """Whether one that holds this key says so."""
-    return any("limit" in hold.facts for hold in server.store.holders(key))
-
-
-def _who() -> str:
+def who() -> str:
+    """Return the name of the user who gives the command."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # Python 3.13 raises the latter
         return f"uid {os.getuid()}"
+
+
+def _has_limit(server: LockServer, key: str) -> bool:
+    """Whether one that holds this key says so."""
+    return any("limit" in hold.facts for hold in server.store.holders(key))
 
 
 def _handle(server: LockServer, subject: list[str]) -> tuple[LockHandle, tuple[str, ...]]:
