@@ -5,12 +5,13 @@ from typing import Any
 
 from celery_redislock.declaring.declaration import declaration_of, is_unique
 from celery_redislock.declaring.options import risks
-from celery_redislock.declaring.server import setting_problems, settings_of, store_of
+from celery_redislock.declaring.server import NoLockServerError, setting_problems, settings_of, store_of
 from celery_redislock.exceptions import LockOptionError, LockUnavailable, RedisLockError
 from celery_redislock.locks.store import NOBODY, LockStore
 from celery_redislock.log import logger
 from celery_redislock.receiving.parking import waits
 from celery_redislock.scheduling.entries import entries_of, problems_of
+from celery_redislock.scheduling.startup import tell
 
 __all__ = ["check_worker", "problems_of_app"]
 
@@ -19,10 +20,12 @@ _INTERRUPTIBLE_POOLS = frozenset({"prefork", "solo"})
 
 
 def check_worker(instance: Any = None, **_: Any) -> None:
-    """Log what would go wrong later; with ``redislock_check="error"`` end the worker.
+    """Log where the locks are, and what would go wrong; with ``redislock_check="error"`` end the worker then.
 
+    A worker with unique tasks and no lock server ends in any case: each publish and each run would fail.
     ``celeryd_after_setup`` of ``celery worker``: its log is there by now, its pool not yet (5.7.0).
     """
+    _insist_on_server(instance.app)
     _insist_on_disk(instance.app)
     policy = instance.app.conf.get("redislock_check") or "warn"
     if policy == "ignore":
@@ -36,6 +39,16 @@ def check_worker(instance: Any = None, **_: Any) -> None:
         raise SystemExit(
             "redislock_check is 'error': the worker does not start with the problems logged above"
         )
+
+
+def _insist_on_server(app: Any) -> None:
+    """Tell where the locks are; end a worker that has unique tasks, and no server to keep their locks."""
+    try:
+        tell(app, settings_of(app))
+    except NoLockServerError as error:
+        raise SystemExit(f"redislock: the worker does not start: {error}") from error
+    except LockOptionError:
+        pass  # each task reports it
 
 
 def _insist_on_disk(app: Any) -> None:
@@ -65,7 +78,8 @@ def problems_of_app(app: Any, pool: str = "") -> list[str]:
             continue
         try:
             declaration = declaration_of(task)
-            store = declaration.store
+            if declaration.settings.enabled and declaration.options.scope is not None:
+                store = declaration.store
             some_wait = some_wait or waits(declaration.options)
             limit = task.time_limit or app.conf.task_time_limit
             found = risks(declaration.options, declaration.settings, time_limit=limit)
