@@ -157,7 +157,7 @@ def test_a_skip_writes_one_line_that_says_what_is_known_of_the_holder(
         )
 
     (line,) = caplog.messages
-    assert re.match(begin + ".*" + words, line)
+    assert re.match(begin + ".*" + words + ".*: celery -A proj redislock explain account:7$", line)
 
 
 def test_a_task_skipped_as_a_duplicate_of_its_own_run_is_warned_about(shop: Shop, caplog: Any) -> None:
