@@ -1,14 +1,13 @@
 """What a holder tells of its call's arguments: a fingerprint, and a text for people."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from json.encoder import encode_basestring_ascii as quoted
-from urllib.parse import unquote
+from string import Formatter
 from zlib import crc32
 
 from celery_redislock.declaring.keys.digest import PLAIN
-from celery_redislock.declaring.keys.template import Template, parse_template
+from celery_redislock.declaring.keys.template import Field, field_of, parse_template
 from celery_redislock.declaring.kinds import hint
 from celery_redislock.exceptions import LockKeyError
 
@@ -25,19 +24,19 @@ Teller = Callable[[Mapping[str, object]], str]
 def teller(lock_key: object, describe: str | None, parameters: Sequence[str] | None) -> Teller | None:
     """Return what tells of arguments, as a :class:`Binder` binds them; ``None`` where nothing is to be told.
 
-    A key that leaves no argument out tells by itself whether two calls are the same. *describe* is a
-    template, as for ``lock_key``, and has been checked.
+    A key that leaves no argument out tells by itself whether two calls are the same. *describe* has been
+    checked.
     """
     is_partial = _leaves_out(lock_key, parameters)
     if not (is_partial or describe):
         return None
-    return partial(_tell, is_partial, None if describe is None else parse_template(describe))
+    return partial(_tell, is_partial, _parts_of(describe or ""))
 
 
 def problems_of_text(describe: str, parameters: Sequence[str] | None) -> list[str]:
     """Return what is wrong with a ``lock_describe``."""
     try:
-        named = [field.parameter for field in parse_template(describe).fields]
+        named = [part.parameter for part in _parts_of(describe) if isinstance(part, Field)]
     except ValueError as error:
         return [f"lock_describe: {error}"]
     known = named if parameters is None else parameters
@@ -49,15 +48,29 @@ def problems_of_text(describe: str, parameters: Sequence[str] | None) -> list[st
     ]
 
 
-def _tell(is_partial: bool, template: Template | None, arguments: Mapping[str, object]) -> str:
+def _parts_of(describe: str) -> list[str | Field]:
+    """Return the texts and fields of a ``lock_describe``; raises ``ValueError``."""
+    parts: list[str | Field] = []
+    for literal, field, spec, conversion in Formatter().parse(describe):
+        parts.append(literal)
+        if field is not None:
+            parts.append(field_of(field, spec, conversion))
+    return parts
+
+
+def _tell(is_partial: bool, parts: Sequence[str | Field], arguments: Mapping[str, object]) -> str:
     args = _fingerprint(arguments) if is_partial else ""
-    about = ""
-    if template is not None:
-        # What is not there is not told; the call is published all the same.
-        with suppress(LockKeyError):
-            about = unquote(template.render(arguments, where="lock_describe"))
-            about = about if len(about) <= LONGEST else f"{about[: LONGEST - 1]}…"
+    text = "".join(part if isinstance(part, str) else _read(part, arguments) for part in parts)
+    about = text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
     return f',"args":"{args}"' + (f',"about":{quoted(about)}' if about else "")
+
+
+def _read(field: Field, arguments: Mapping[str, object]) -> str:
+    """Return a field's text; the call is published all the same where it has none."""
+    try:
+        return field.read(arguments, where="lock_describe")
+    except LockKeyError:
+        return "?"
 
 
 def _fingerprint(arguments: Mapping[str, object]) -> str:

@@ -114,7 +114,7 @@ def parse_template(text: str) -> Template:
                 f"put a separator such as ':' before {{{field}}}: without one, values run together"
             )
         separators |= set() if is_first else marks
-        parts.append(_field(field, spec=spec, conversion=conversion))
+        parts.append(field_of(field, spec, conversion))
         between = ""
         is_first = False
     return Template(tuple(part for part in parts if part), unsafe(separators))
@@ -130,7 +130,8 @@ def not_given(where: str, parameter: str, arguments: Mapping[str, object]) -> Lo
     return LockKeyError(where, problem)
 
 
-def _field(text: str, *, spec: str | None, conversion: str | None) -> Field:
+def field_of(text: str, spec: str | None, conversion: str | None) -> Field:
+    """Read what stands between braces; raises ``ValueError`` as :func:`parse_template`."""
     if spec or conversion:
         format_ = f"!{conversion}" if conversion else f":{spec}"
         raise ValueError(
