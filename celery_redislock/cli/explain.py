@@ -174,7 +174,7 @@ def _with_message(server: LockServer, subject: Subject) -> tuple[Subject, dict[s
         holders = [*map(Holder.of, server.store.holders(found.key))]
         subject = subject._replace(keys=(found.key,), holders=holders, is_its=lambda _: True)
     told = found.told if subject.name == task_id else f"of {task_id}: {found.told}"
-    return subject, {"task_id": task_id, "state": found.state, "task": found.task, "told": told}
+    return subject, {"task_id": task_id, "state": found.state, "told": told}
 
 
 def _rows_of_locks(server: LockServer, subject: Subject, lengths: Mapping[str, int]) -> Iterator[_Row]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from celery.states import PENDING
+from celery.states import READY_STATES, SUCCESS
 from kombu.utils.encoding import bytes_to_str
 
 from celery_redislock.declaring.options import LockSettings
@@ -32,13 +32,11 @@ class Whereabouts(NamedTuple):
     Attributes:
         state: ``running``, ``in hand``, ``queued``, ``over`` or ``unknown``.
         told: the same for people, with what is known about the place.
-        task: the task's name, where that is known.
-        key: that its header names, likewise.
+        key: that its header names, where that was seen.
     """
 
     state: str
     told: str
-    task: str | None = None
     key: str | None = None
 
 
@@ -73,27 +71,20 @@ def _with_workers(app: Any, task_id: str) -> Whereabouts | None:
     with suppress(Exception):  # no broker: told below
         answers = app.control.inspect(timeout=_PATIENCE).query_task([task_id]) or {}
         for worker, tasks in answers.items():
-            state, info = (tasks or {}).get(task_id) or (None, None)
+            state, _ = (tasks or {}).get(task_id) or (None, None)
             if state in _STATES:
                 told = f"in the hands of worker {worker}: {_STATES[state]}"
-                name = info.get("name") if isinstance(info, Mapping) else None
-                return Whereabouts("running" if state == "active" else "in hand", told, name)
+                return Whereabouts("running" if state == "active" else "in hand", told)
     return None
 
 
 def _over(app: Any, task_id: str) -> Whereabouts | None:
     with suppress(Exception):  # no backend, or one that is away
-        result = app.AsyncResult(task_id)
-        meta = result._get_task_meta()
-        state = meta.get("status", PENDING)
-        if state == PENDING:
-            return None
-        why = "" if state == "SUCCESS" else f": {str(meta.get('result'))[:200]}"
-        when = f", {meta['date_done']}" if meta.get("date_done") else ""
-        over = state in app.backend.READY_STATES
-        return Whereabouts(
-            "over" if over else "unknown", f"its result says {state}{why}{when}", meta.get("name")
-        )
+        meta = app.AsyncResult(task_id)._get_task_meta()
+        state = meta.get("status")
+        if state in READY_STATES:
+            why = "" if state == SUCCESS else f": {str(meta.get('result'))[:200]}"
+            return Whereabouts("over", f"its result says {state}{why}, {meta.get('date_done')}")
     return None
 
 
@@ -149,7 +140,7 @@ def _unacknowledged(channel: Any, settings: LockSettings, task_id: str) -> Where
         message = Message.of(headers, task_id)
         name = str((payload.get("properties") or {}).get(IN_HAND_OF, "")).rstrip("+")
         told = f"in the hands of a worker that does not answer{_bearer(channel, settings, name)}"
-        return Whereabouts("in hand", told, headers.get("task"), message.key if message else None)
+        return Whereabouts("in hand", told, message.key if message else None)
     return None
 
 
@@ -174,7 +165,5 @@ def _bearer(channel: Any, settings: LockSettings, name: str) -> str:
     bearer, lapses_in = run_script(channel, "bearer", (names, f"{names}:bearers"), name)
     who = f": {worker_of(bytes_to_str(bearer))}" if bearer else ""
     if lapses_in:
-        return (
-            f"{who}; if it is dead, the message is back in its queue about {lapses_in / 1000:.0f} s from now"
-        )
+        return f"{who}; if it is dead, the message is back in its queue in {lapses_in / 1000:.0f} s or so"
     return f"{who}; its name has lapsed, so the message is back in its queue once a worker of the app looks"
