@@ -30,6 +30,10 @@ class RedisLockError(Exception):
         is_by_hand = len(self.args) > 1 and not any(self.args[1:])
         return str(self.args[0]) if is_by_hand else self._told()
 
+    def __repr__(self) -> str:
+        """Show the text, as errors do: Celery logs this of a task that failed, and Flower shows it."""
+        return f"{type(self).__name__}({str(self)!r})"
+
     def _told(self) -> str:
         return super().__str__()
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import click
 
 from celery_redislock.cli import output
-from celery_redislock.cli.schedule import Schedule
+from celery_redislock.cli.schedule import Schedule, told_of_pause, told_of_skip
 from celery_redislock.cli.subject import LockServer, Place, Trouble, as_json_option, find, handle_of
 from celery_redislock.declaring.declaration import declaration_of, is_unique
 from celery_redislock.declaring.kinds import hint
@@ -262,11 +262,14 @@ def _entries(ctx: click.Context, server: LockServer, subject: Subject) -> list[d
 
 
 def _told_of_entry(entry: Mapping[str, Any]) -> str:
-    sent = entry.get("last_sent")
-    last = "never sent" if sent is None else f"last sent {output.moment(sent)}"
-    due = f", due {output.moment(entry['next_due'])}" if entry["next_due"] else ""
-    paused = "; PAUSED, see beat" if entry["paused"] else ""
-    return f"{entry['name']} ({entry['schedule']}): {last}{due}{paused}"
+    sent = entry["last_sent"]
+    said = [
+        "never sent" if sent is None else f"last sent {output.moment(sent)}",
+        entry["next_due"] and f"due {output.moment(entry['next_due'])}",
+        entry["paused"] and told_of_pause(entry),
+        entry["last_skip"] and told_of_skip(entry["last_skip"]),
+    ]
+    return f"{entry['name']} ({entry['schedule']}): {'; '.join(filter(None, said))}"
 
 
 def _remedies(server: LockServer, subject: Subject) -> Iterator[_Row]:

@@ -111,7 +111,7 @@ class Collector:
         with suppress(Trouble, RedisLockError):
             for row in Schedule(self._ctx, None).rows():
                 if row["shared"]:
-                    sent.add_metric([row["name"]], row.get("last_sent") or 0)
+                    sent.add_metric([row["name"]], row["last_sent"] or 0)
                     paused.add_metric([row["name"]], row["paused"])
             yield from (sent, paused)
 

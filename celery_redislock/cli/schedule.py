@@ -1,5 +1,6 @@
 """The commands about the schedule: ``beat``, ``run-now``, ``pause`` and ``resume``."""
 
+import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,9 +16,10 @@ from celery_redislock.declaring.kinds import hint
 from celery_redislock.declaring.server import settings_of
 from celery_redislock.declaring.unknown import OF_ENTRIES
 from celery_redislock.exceptions import DuplicateTask, RedisLockError
+from celery_redislock.locks.force import user
 from celery_redislock.log import logger
 from celery_redislock.scheduling.entries import entries_of, is_shared
-from celery_redislock.scheduling.state import NOTHING, State, States
+from celery_redislock.scheduling.state import NOTHING, Pause, State, States
 
 _entry = click.argument("name", metavar="ENTRY")
 _scheduler = click.option(
@@ -80,20 +82,26 @@ class Schedule:
         ahead = time.time() - now  # of the server's clock
         return [self._row(name, states.get(name), pauses.get(name), ahead) for name in names]
 
-    def _row(self, name: str, state: State | None, pause: float | None, ahead: float) -> dict[str, Any]:
+    def _row(self, name: str, state: State | None, pause: Pause | None, ahead: float) -> dict[str, Any]:
         entry = self.entries.get(name)
+        until = None if pause is None or isinf(pause.until) else pause.until + ahead
+        about = pause.facts if pause else {}
         return {
             "name": name,
             "task": entry and str(entry.task),
             "schedule": entry and " ".join(str(entry.schedule).split()).strip("<> "),
             "in_schedule": entry is not None,
             "shared": entry is None or self.shares(entry),
-            "last_run": state and state.ran and state.ran.timestamp(),
+            "last_sent": state and state.ran and state.ran.timestamp(),
             "beat": state and state.by,
             "next_due": state.due if state else _due(entry),
             "sending_since": state.taken_at + ahead if state and state.sending_until else None,
+            "last_skip": state and state.skip and state.skip._asdict(),
             "paused": pause is not None,
-            "paused_until": None if pause is None or isinf(pause) else pause + ahead,
+            "paused_until": until,
+            "paused_by": f"{about['by']} on {about.get('host', '-')}" if "by" in about else None,
+            "paused_since": pause and pause.since,
+            "pause_reason": about.get("reason"),
         }
 
 
@@ -108,19 +116,41 @@ def _due(entry: Any) -> float | None:
 
 def _cells(row: Mapping[str, Any]) -> list[object]:
     """Return an entry's line of the table."""
-    sent, due, since, end = (
-        row[key] and output.moment(row[key])
-        for key in ("last_run", "next_due", "sending_since", "paused_until")
+    sent, due, since = (
+        row[key] and output.moment(row[key]) for key in ("last_sent", "next_due", "sending_since")
     )
     said: list[Any] = [
         not row["in_schedule"] and "not in this schedule",
         not row["shared"] and "not shared: each beat sends it",
         since and f"sending since {since}",
-        row["paused"] and (f"paused until {end}" if end else "paused"),
+        row["paused"] and told_of_pause(row),
     ]
     state = ", ".join(filter(None, said)) or "shared"
+    if row["last_skip"]:
+        state += f"; {told_of_skip(row['last_skip'])}"
     sent = sent or (row["shared"] and "never")
     return [row["name"], row["task"], row["schedule"], sent, row["beat"], due, state]
+
+
+def told_of_pause(row: Mapping[str, Any]) -> str:
+    """Tell a pause: until when, by whom, since when and why, as far as that is known."""
+    said = "paused"
+    if row["paused_until"]:
+        said += f" until {output.moment(row['paused_until'])}"
+    if row["paused_by"]:
+        said += f" by {row['paused_by']}"
+    if row["paused_since"]:
+        said += f" since {output.moment(row['paused_since'])}"
+    return f"{said}: {row['pause_reason']}" if row["pause_reason"] else said
+
+
+def told_of_skip(skip: Mapping[str, Any]) -> str:
+    """Tell the last tick that was skipped: when, who held its key, and for how long."""
+    ago = output.duration(max(0.0, time.time() - skip["at"]))
+    state = skip["state"] or "another program's lock"
+    held = "" if skip["held_for"] is None else f", for {output.duration(skip['held_for'])}"
+    in_a_row = f", {skip['in_a_row']} skipped in a row" if skip["in_a_row"] > 1 else ""
+    return f"last tick skipped {ago} ago: held by {skip['task_id']} ({state}{held}){in_a_row}"
 
 
 @click.command()
@@ -132,7 +162,8 @@ def beat(ctx: click.Context, scheduler: str | None, as_json: bool) -> None:
 
     The state is "shared" (of any number of beats one sends each tick), "not shared: each beat sends it"
     (its task is not unique, and redislock_beat does not name it), "sending since …" (for more than ten
-    seconds: its beat has died or stands still, and there is no other), or "paused".
+    seconds: its beat has died or stands still, and there is no other), or "paused". Behind it is by whom
+    the last tick was skipped, if its task was still queued or running: it was not sent.
     An entry that is "not in this schedule" has been sent by a beat with another one, such as a
     database's (--scheduler), or has been removed.
 
@@ -143,7 +174,7 @@ def beat(ctx: click.Context, scheduler: str | None, as_json: bool) -> None:
     if as_json:
         output.write_json({"server": schedule.states.server, "entries": rows})
     elif rows:
-        head = ["NAME", "TASK", "SCHEDULE", "LAST RUN", "BEAT", "NEXT DUE", "STATE"]
+        head = ["NAME", "TASK", "SCHEDULE", "LAST SENT", "BEAT", "NEXT DUE", "STATE"]
         click.echo(output.table([head, *map(_cells, rows)]))
     else:
         click.echo("the schedule has no entries")
@@ -184,13 +215,17 @@ def run_now(ctx: click.Context, name: str, scheduler: str | None) -> None:
 @click.command()
 @_entry
 @for_option
+@click.option("--reason", metavar="TEXT", help="Why; shown by beat, and in the log.")
 @_scheduler
 @click.pass_context
-def pause(ctx: click.Context, name: str, seconds: float | None, scheduler: str | None) -> None:
+def pause(
+    ctx: click.Context, name: str, seconds: float | None, reason: str | None, scheduler: str | None
+) -> None:
     """Let an entry's ticks pass unsent, on all beats.
 
     For the TIME given, else until the entry is resumed, a year at most. Ticks that have passed are not
-    made up for. What has been sent before runs. A second pause replaces the first.
+    made up for. What has been sent before runs. A second pause replaces the first. Who paused it, and why,
+    is shown by beat.
 
     Exit status: 0 paused, 1 there is no such entry, 2 trouble.
     """
@@ -201,9 +236,11 @@ def pause(ctx: click.Context, name: str, seconds: float | None, scheduler: str |
         if schedule.patterns is None:
             remedy = "redislock_beat is False, or locking is switched off"
         raise Trouble(f"{name} is not shared, so no beat asks whether it is paused; {remedy}")
-    schedule.states.pause(name, seconds)
+    facts = {"by": user(), "host": socket.gethostname(), "since": time.time(), "reason": reason}
+    schedule.states.pause(name, seconds, facts)
     until = "until it is resumed" if seconds is None else f"until {output.moment(time.time() + seconds)}"
-    logger.warning("paused the entry %r of the schedule by hand, %s", name, until)
+    why = f": {reason}" if reason else ""
+    logger.warning("paused the entry %r of the schedule by hand, %s%s", name, until, why)
     output.say(f"paused {name} {until}")
 
 

@@ -253,8 +253,8 @@ def _resolve(task: Any) -> Declaration:
 def _problems_of_several(app: Any, settings: LockSettings) -> list[str]:
     """Return why the server cannot keep several names at once; tests in memory learn it by the first call."""
     try:
-        store = store_of(app, settings)
-        if store.is_shared:
+        store = store_of(app, settings) if settings.enabled else None
+        if store is not None and store.is_shared:
             joined_for("", store)
     except LockOptionError as error:
         return list(error.problems)

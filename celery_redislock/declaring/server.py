@@ -38,6 +38,10 @@ _stores: "weakref.WeakKeyDictionary[Any, dict[LockSettings | None, LockStore]]" 
 _told: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
+class NoLockServerError(LockOptionError):
+    """No setting names a lock server: neither one of its own, nor the broker or result backend is one."""
+
+
 def settings_of(app: Any) -> LockSettings:
     """Return the app's settings, and the switch in the environment; raises as :func:`read_settings`."""
     return read_settings(app.main or "settings", app.conf.get, os.environ)
@@ -51,7 +55,7 @@ def store_of(app: Any, settings: LockSettings | None = None) -> LockStore:
     which are read where they are not given.
 
     Raises:
-        LockOptionError: no setting names a Redis server, or the URL cannot be read.
+        LockOptionError: no setting names a Redis server (``NoLockServerError``), or the URL cannot be read.
     """
     app = _behind(app)
     settings = settings or settings_of(app)
@@ -174,9 +178,10 @@ def _address(app: Any, settings: LockSettings) -> _Address:
         return _Address(backend, "result_backend", *of_backend)
     problem = (
         f"neither the broker ({_scheme(broker) or 'none'}) nor the result backend "
-        f"({_scheme(backend) or 'none'}) is Redis or Valkey; set redislock_url = 'redis://host:port/db'"
+        f"({_scheme(backend) or 'none'}) is Redis or Valkey; set redislock_url = 'redis://host:port/db' "
+        "(redislock_enabled = False goes without locks)"
     )
-    raise LockOptionError("redislock_url", [problem])
+    raise NoLockServerError("redislock_url", [problem])
 
 
 def _first(broker: Any) -> str:

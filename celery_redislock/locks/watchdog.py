@@ -258,7 +258,7 @@ class Watchdog:
             what = (
                 "the lease on %r has been held for %.1f s, half of lock_max_hold (%g s; by default it "
                 "follows from the time limit); after lock_max_hold it is not renewed any more and counts "
-                "as lost"
+                "as lost: raise lock_max_hold if its work takes that long"
             )
             tell(logger.warning, what, lease.key, now - since, max_hold)
         if not (is_held := lease.held):

@@ -76,6 +76,17 @@ def duplicate_error(lock: TaskLock, hold: Hold) -> DuplicateTask:
     return DuplicateTask(lock.key, hold.owner, hold.expires_in, hold.state == ACCEPTED)
 
 
+def explain(key: str) -> str:
+    """Return the command that tells why what needs this key does not run."""
+    return f"celery -A proj redislock explain {shlex.quote(key)}"
+
+
+def log_wait(lock: TaskLock, why: str, *, was_told: bool) -> None:
+    """Write the line that says why a message waits: once for each message at INFO, and then at DEBUG."""
+    level = logging.DEBUG if was_told else logging.INFO
+    logger.log(level, "%s waits: %s: %s", lock, why, explain(lock.key))
+
+
 def log_skip(lock: TaskLock, hold: Hold, *, side: Side) -> None:
     """Write the one line that says why a task did not run."""
     if not logger.isEnabledFor(logging.INFO):
@@ -89,7 +100,7 @@ def log_skip(lock: TaskLock, hold: Hold, *, side: Side) -> None:
     if math.isfinite(hold.expires_in):
         end = f"in {hold.expires_in:.1f} s" + ("" if is_period else " unless renewed")
     logger.info(
-        "skipped %s at %s: %r is held by %s (%s%s; expires %s)%s",
+        "skipped %s at %s: %r is held by %s (%s%s; expires %s)%s: %s",
         lock,
         "publish" if side == "client" else "start",
         lock.key,
@@ -98,14 +109,15 @@ def log_skip(lock: TaskLock, hold: Hold, *, side: Side) -> None:
         age,
         end,
         _OTHER_ARGUMENTS if lock.told and lock.tells_otherwise(hold) else "",
+        explain(lock.key),
         extra={"redislock": {"key": lock.key, "task_id": lock.owner, "holder": hold.owner, "side": side}},
     )
 
 
-#: Behind the line of a skip whose key leaves arguments out.
+#: In the line of a skip whose key leaves arguments out.
 _OTHER_ARGUMENTS = (
-    ". The holder was called with other arguments, which lock_key leaves out: to run both, one after the "
-    "other, add lock='while_executing'"
+    ", which was called with other arguments that lock_key leaves out "
+    "(to run both, one after the other, add lock='while_executing')"
 )
 
 

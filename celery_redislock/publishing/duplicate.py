@@ -101,4 +101,9 @@ def _end_fixed_id(call: Call, why: str) -> None:
     try:
         backend.mark_as_revoked(task_id, why)
     except Exception as error:  # noqa: BLE001  every backend has errors of its own
-        logger.warning("%r is a %s; a caller who waits for that id waits in vain: %r", task_id, why, error)
+        logger.warning(
+            "%r is a %s; a caller who waits for that id waits in vain: see to the result backend (%r)",
+            task_id,
+            why,
+            error,
+        )

@@ -9,7 +9,7 @@ every publish: a second copy of a message has the same one, publishing a task id
     {"v": 1, "k": key, "t": token, "c": claimed, "w": it must run, "o": {per-call options},
      "p": its key was given per call, "i": its claim stands for a period, "r": it was delivered before,
      "b": a tick of beat's, "q": its claim is kept beside the run's lock,
-     "l": since when it waits in line,
+     "l": since when it waits in line, "s": it was said that it waits,
      "a": token under which the period of its job was opened}
 """
 
@@ -41,7 +41,7 @@ _quoted = json.encoder.encode_basestring_ascii
 
 #: What is true of a message, by its letter in the header.
 _FLAGS = {"c": "claimed", "w": "must_run", "p": "has_own_key", "i": "stands_for_period", "r": "was_delivered",
-          "b": "is_tick", "q": "claimed_beside"}  # fmt: skip
+          "b": "is_tick", "q": "claimed_beside", "s": "was_told"}  # fmt: skip
 
 NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
@@ -71,6 +71,7 @@ class Message(NamedTuple):
         parked_at: when it was put into a line, in seconds since the epoch; ``None``: never. It holds under
             ``token`` the lock that it waited for, as long as its turn lasts. Of a retry that has left
             its lock to others: when it is due.
+        was_told: a line of the log at INFO has said that it waits; further ones are for DEBUG.
     """
 
     key: str | None
@@ -85,6 +86,7 @@ class Message(NamedTuple):
     was_delivered: bool = False
     claimed_beside: bool = False
     parked_at: float | None = None
+    was_told: bool = False
 
     def dumps(self) -> str:
         """Return the header's text."""

@@ -95,7 +95,10 @@ def publish(app: Any, store: LockStore, promotion: Promotion) -> bool:
     try:
         _publish(app, promotion.text)
     except Exception as error:  # noqa: BLE001  every broker has errors of its own; a sweep tries again
-        line = "could not publish the next in line of %r; it is tried again in %g s: %r"
+        line = (
+            "could not publish the next in line of %r; it is tried again in %g s: "
+            "see that the broker takes messages (%r)"
+        )
         logger.warning(line, promotion.name, PUBLISHING, error)
         return False
     try:

@@ -5,33 +5,34 @@ from typing import Any
 
 from celery_redislock.declaring.declaration import declaration_of, is_unique
 from celery_redislock.declaring.options import risks
-from celery_redislock.declaring.server import setting_problems, settings_of, store_of
+from celery_redislock.declaring.server import NoLockServerError, setting_problems, settings_of, store_of
 from celery_redislock.exceptions import LockOptionError, LockUnavailable, RedisLockError
 from celery_redislock.locks.store import NOBODY, LockStore
 from celery_redislock.log import logger
 from celery_redislock.receiving.parking import waits
 from celery_redislock.scheduling.entries import entries_of, problems_of
+from celery_redislock.scheduling.startup import tell
 
-__all__ = ["check_worker", "off_disk", "problems_of_server", "problems_of_tasks"]
+__all__ = ["check_worker", "off_disk", "problems_of_app", "problems_of_server", "problems_of_tasks"]
 
 #: The pools whose bodies run in a main thread, where a lost lock can interrupt them.
 _INTERRUPTIBLE_POOLS = frozenset({"prefork", "solo"})
 
 
 def check_worker(instance: Any = None, **_: Any) -> None:
-    """Log what would go wrong later; with ``redislock_check="error"`` end the worker.
+    """Log where the locks are, and what would go wrong; with ``redislock_check="error"`` end the worker then.
 
+    A worker with unique tasks and no lock server ends in any case: each publish and each run would fail.
     ``celeryd_after_setup`` of ``celery worker``: its log is there by now, its pool not yet (5.7.0).
     """
+    _insist_on_server(instance.app)
     if off := off_disk(instance.app):
         raise SystemExit(off)
     policy = instance.app.conf.get("redislock_check") or "warn"
     if policy == "ignore":
         return
     pool = getattr(getattr(instance, "pool_cls", None), "__module__", "").rpartition(".")[2]
-    problems, store, some_wait = problems_of_tasks(instance.app, pool)
-    if store is not None:
-        problems += problems_of_server(store, some_wait=some_wait)
+    problems = problems_of_app(instance.app, pool)
     for problem in dict.fromkeys(problems):
         logger.warning("redislock: %s", problem)
     if problems and policy == "error":
@@ -39,6 +40,16 @@ def check_worker(instance: Any = None, **_: Any) -> None:
         raise SystemExit(
             "redislock_check is 'error': the worker does not start with the problems logged above"
         )
+
+
+def _insist_on_server(app: Any) -> None:
+    """Tell where the locks are; end a worker that has unique tasks, and no server to keep their locks."""
+    try:
+        tell(app, settings_of(app))
+    except NoLockServerError as error:
+        raise SystemExit(f"redislock: the worker does not start: {error}") from error
+    except LockOptionError:
+        pass  # each task reports it
 
 
 def off_disk(app: Any) -> str | None:
@@ -57,6 +68,12 @@ def off_disk(app: Any) -> str | None:
     return None
 
 
+def problems_of_app(app: Any, pool: str = "") -> list[str]:
+    """Return what would go wrong with an app's tasks, schedule and lock server; ``pool``: of the worker."""
+    problems, store, some_wait = problems_of_tasks(app, pool)
+    return problems if store is None else problems + problems_of_server(store, some_wait=some_wait)
+
+
 def problems_of_tasks(app: Any, pool: str = "") -> tuple[list[str], LockStore | None, bool]:
     """Return what would go wrong with an app's settings, schedule and tasks; ``pool``: of the worker.
 
@@ -72,7 +89,8 @@ def problems_of_tasks(app: Any, pool: str = "") -> tuple[list[str], LockStore | 
             continue
         try:
             declaration = declaration_of(task)
-            store = declaration.store
+            if declaration.settings.enabled and declaration.options.scope is not None:
+                store = declaration.store
             some_wait = some_wait or waits(declaration.options)
             limit = task.time_limit or app.conf.task_time_limit
             found = risks(declaration.options, declaration.settings, time_limit=limit)

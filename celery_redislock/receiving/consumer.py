@@ -70,7 +70,13 @@ class Revoked:
             try:
                 keep_trying(partial(self.release_claims, ids), for_seconds=60.0)
             except Exception as error:  # noqa: BLE001  nobody waits for it
-                logger.warning("could not release the claims of %d revoked tasks: %s", len(ids), error)
+                logger.warning(
+                    "could not release the claims of %d revoked tasks, which expire, or are released when "
+                    "their messages come; to release one sooner: "
+                    "celery -A proj redislock release --queued --reason TEXT -- TASK_ID (%s)",
+                    len(ids),
+                    error,
+                )
             with self._lock:
                 self._ids -= ids
                 if not self._ids:

@@ -53,6 +53,10 @@ def drop(task: Any, store: LockStore, waiter: Holder, reason: str) -> bool:
         context = request._context
         task.backend.mark_as_failure(task_id, error, request=context, store_result=is_stored, state=REVOKED)
     except Exception as problem:  # noqa: BLE001  of serializers, of what is not accepted here, of errbacks
-        logger.warning("not all who wait for %s can be told that it was dropped: %r", task_id, problem)
+        line = (
+            "not all who wait for %s can be told that it was dropped: %r; "
+            "run this where its task and its errbacks are imported"
+        )
+        logger.warning(line, task_id, problem)
         task.backend.store_result(task_id, error, REVOKED)
     return True

@@ -164,7 +164,11 @@ class WorkerName:
         except Exception as error:  # noqa: BLE001  the thread tries again
             if any(words in str(error) for words in _FORBIDDEN):
                 log = logger.debug if self._is_forbidden else logger.info
-                log("what this worker has in hand is not restored if it is killed: %s", error)
+                line = (
+                    "what this worker has in hand is not restored if it is killed: %s; let the broker's user "
+                    "run scripts (docs/operating.md, The server)"
+                )
+                log(line, error)
                 self._is_forbidden = True
                 return False
             logger.debug("could not renew the name of this worker: %r", error)

@@ -29,7 +29,7 @@ from celery_redislock.locks.lease import new_token
 from celery_redislock.locks.store import LARGEST, Entry, Parked
 from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.log import logger
-from celery_redislock.publishing.conflict import announce
+from celery_redislock.publishing.conflict import announce, log_wait
 from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.publishing.promote import HAND_OFF, OF_A_WORKER, PUBLISHING, text_of
 from celery_redislock.publishing.turn import band_of, facts_of_turn
@@ -164,7 +164,7 @@ def _park_received(task: Any, consumer: Any, message: Any, key: str) -> bool:
         token = None if answer.held_by is None else answer.held_by.token
         before.wakes_line = before.wakes_line or token is None or ahead.startswith(f"{token}\0")
     why = f"{lock.key!r} is held by {answer.held_by.owner}" if answer.held_by else f"{lock.key!r} is not free"
-    logger.info("%s waits: %s", lock, why)
+    log_wait(lock, why, was_told=said.was_told)
     if answer.held_by is not None:
         announce(task, lock, answer.held_by, "server", what_happens="wait")
     eventer = consumer.event_dispatcher
@@ -180,6 +180,7 @@ def park_refused(delivery: Delivery, message: Any, name: str, request: Any) -> s
 
     It goes before the first one of its key that was parked *behind* its request meanwhile.
     """
+    delivery.was_told = True  # by its child
     said = delivery.message
     if said is None:  # its identity travels from now on
         identity = delivery.identity or new_token(delivery.lock.owner)
@@ -248,12 +249,12 @@ def _park(
     acknowledge = None
     if store.home:
         # It is acknowledged after it is parked: a copy may come, and has to find the mark of its run.
-        said = said._replace(parked_at=since, was_delivered=True)
+        said = said._replace(parked_at=since, was_delivered=True, was_told=True)
         text = text_of(message, said.added_to(headers), options.lock_wait_queue)
         entry = Entry("give", store.home, PUBLISHING, facts, text)
         band = band_of(255 - priority, has_waited=has_waited)
     else:
-        said = said._replace(parked_at=since)
+        said = said._replace(parked_at=since, was_told=True)
         pushed = _as_pushed(message, said.added_to(headers), options.lock_wait_queue)
         if pushed is None:
             return None

@@ -146,7 +146,8 @@ class LockRequest(Request):
             self._wake_line()
         # For an Ignore Celery sends no event: a monitor would see the task started for ever.
         if isinstance(error, Skipped):
-            self.send_event("task-revoked", terminated=False, signum=None, expired=False)
+            why = str(error.args[0])
+            self.send_event("task-revoked", terminated=False, signum=None, expired=False, exception=why)
         elif isinstance(error, PutOff) or (isinstance(error, ToBeParked) and not error.args[2]):
             self.send_event("task-retried", exception=str(error.args[0]), traceback=None)
         return answer

@@ -19,6 +19,7 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from shlex import quote
 from typing import Any, NamedTuple
 
 from celery.utils.time import maybe_iso8601, maybe_make_aware
@@ -126,7 +127,8 @@ class Restorer:
         if restored:
             line = (
                 "no sign of life of %s for %g s over the connection that it had: "
-                "%d messages that it had in hand are back in their queues"
+                "%d messages that it had in hand are back in their queues; "
+                "see whether it was killed, maybe for its memory, or cut off"
             )
             tell(logger.warning, line, worker_of(bearer), self._settings.restore, restored)
         if is_done:
@@ -175,8 +177,11 @@ class Restorer:
         key = f"{channel.global_keyprefix}{self._settings.prefix}:deaths:{entry.message.token}"
         deaths = run_script(channel, "count_death", (key,))
         if deaths > MOST_DEATHS:
-            line = "%s is left to the visibility timeout: %d workers have died that ran it"
-            tell(logger.warning, line, entry, deaths)
+            line = (
+                "%s is left to the visibility timeout: %d workers have died that ran it; "
+                "to give it up: celery -A proj control revoke %s"
+            )
+            tell(logger.warning, line, entry, deaths, quote(str(entry.payload["headers"]["id"])))
             return 0
         # From the second death on at the end of its queue, where it keeps no others from running.
         return self._count(_push(channel, [entry], at_end=deaths > 1))
@@ -227,7 +232,10 @@ def _has_queue(channel: Any, entry: Entry) -> bool:
     except InconsistencyError:  # of an exchange that nothing is bound to (kombu 5.5.2)
         queues = ()
     if not queues:
-        line = "%s, which a lapsed worker has in hand, is left to the visibility timeout: no queue for %r"
+        line = (
+            "%s, which a lapsed worker has in hand, is left to the visibility timeout: no queue for %r; "
+            "start a worker that consumes it"
+        )
         tell(logger.warning, line, entry, entry.exchange or entry.routing_key)
     return bool(queues)
 

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from shlex import quote
 from typing import Any
 
 from celery.bootsteps import Step
@@ -77,7 +78,11 @@ def look(store: LockStore, by_name: Any) -> float:
     """Look at the lines that are due; return the seconds until the next look."""
     sweep = store.sweep(most=AT_ONCE)
     for name, error in sweep.broken:
-        tell(logger.error, "what waits for %r is not looked at for a minute: %s", name, error)
+        line = (
+            "what waits for %r is not looked at for a minute: %s; "
+            "look at it: celery -A proj redislock waiting %s"
+        )
+        tell(logger.error, line, name, error, quote(name))
     for hold in sweep.held:
         by_name(hold.name).release_if_dead(hold)
     return min(PAUSE, max(SHORTEST, sweep.next_in))

@@ -7,6 +7,7 @@ was delivered before.
 import re
 import time
 from collections.abc import Mapping
+from shlex import quote
 from typing import Any, NamedTuple, TypeVar
 
 from celery import Task
@@ -110,6 +111,7 @@ class Delivery:
         is_repeatable: and that by the broker, or by a beat.
         may_be_done: a copy of this message may have run, so its mark is asked for.
         has_main_process: a worker's main process has received it, and can park it.
+        was_told: a line of the log has said that it waits.
     """
 
     task: Any
@@ -123,7 +125,7 @@ class Delivery:
     token: str
     serializer: str | None
     is_tick = is_redelivered = was_delivered = False
-    can_come_again = is_repeatable = may_be_done = has_main_process = False
+    can_come_again = is_repeatable = may_be_done = has_main_process = was_told = False
 
     @classmethod
     def of(cls: type[D], task: Any, request: Any) -> D | None:
@@ -358,7 +360,9 @@ class Delivery:
                 self.identity or new_token(self.lock.owner),
                 claimed_beside=self.scope.claims_beside,
             )
-        message = message._replace(was_delivered=is_copy or self.was_delivered)
+        message = message._replace(
+            was_delivered=is_copy or self.was_delivered, was_told=self.was_told or message.was_told
+        )
         delay = min(delay, visibility_timeout(task.app))
         driver = task.app.producer_pool.connections.connection.transport.driver_type
         if detect_quorum_queues(task.app, driver)[0]:
@@ -410,7 +414,13 @@ def release_dropped(
             lock = lock_by_name(app, settings, message.key)
             _release_claim(lock, message, mark_ttl(app), may_have_run=bool(may_have_run))
     except RedisLockError as problem:
-        logger.warning("could not release the claim on %r, which is left to expire: %s", message.key, problem)
+        logger.warning(
+            "could not release the claim on %r, which is left to expire; to release it sooner: "
+            "celery -A proj redislock release --queued --reason TEXT -- %s (%s)",
+            message.key,
+            quote(message.key),
+            problem,
+        )
 
 
 def lock_by_name(app: Any, settings: LockSettings, key: str) -> TaskLock:

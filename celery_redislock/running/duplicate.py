@@ -87,7 +87,9 @@ def skip(run: Run, hold: Hold) -> Exception:
                 result = result(conflict_of(task, run.lock, hold, request.args, request.kwargs, "server"))
         except Exception as error:  # noqa: BLE001  a task's own; the call is a duplicate all the same
             logger.warning(
-                "%s: its lock_skip_result raised %r; it is skipped without a result", run.lock, error
+                "%s: its lock_skip_result raised %r, so it is skipped without a result: mend that callable",
+                run.lock,
+                error,
             )
         else:
             return _answered(run, hold, result)

@@ -12,6 +12,7 @@ from celery.exceptions import Ignore, Reject
 
 from celery_redislock.locks.store import ACCEPTED, Hold
 from celery_redislock.log import logger
+from celery_redislock.publishing.conflict import log_wait
 from celery_redislock.running.delivery import Delivery
 from celery_redislock.running.run import Run
 
@@ -43,7 +44,8 @@ def wait_for(run: Run, hold: Hold | None, *, is_copy: bool = False) -> Exception
     this very message.
     """
     why = "a copy of it is ending" if hold is None else f"{hold.name!r} is held by {hold.owner}"
-    logger.info("%s waits: %s", run.lock, why)
+    log_wait(run.lock, why, was_told=run.message is not None and run.message.was_told)
+    run.was_told = True
     if hold is not None and (hold.is_period or hold.state == ACCEPTED):
         return put_off(run, hold.expires_in, why, is_copy=is_copy)
     if hold is not None and run.has_main_process:
@@ -64,8 +66,11 @@ def put_off(delivery: Delivery, delay: float, why: str, *, is_copy: bool = False
     try:
         delivery.publish_again(delay, is_copy=is_copy)
     except Exception as error:  # noqa: BLE001  every broker has errors of its own, and none may lose it
-        what_follows = "its message is requeued" if delivery.task.acks_late else "it fails"
-        logger.warning("could not publish %s again, so %s: %r", delivery.lock, what_follows, error)
+        what_follows = (
+            "its message is requeued" if delivery.task.acks_late else "it fails, and has to be called again"
+        )
+        line = "could not publish %s again (%r): see that the broker takes messages; %s"
+        logger.warning(line, delivery.lock, error, what_follows)
         if not delivery.task.acks_late:
             return error
         rejected: Exception = Reject(error, requeue=True)

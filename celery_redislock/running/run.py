@@ -9,6 +9,7 @@ from typing import Any
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.store import Mark
 from celery_redislock.log import logger
+from celery_redislock.publishing.conflict import explain
 from celery_redislock.publishing.signals import lock_lost, lock_released
 from celery_redislock.running.delivery import Delivery, release_dropped
 
@@ -112,7 +113,7 @@ class Run(Delivery):
         """Log that a lease was gone when its run ended; one whose loss was noticed has been announced."""
         if not lease.lost:
             why = self.lock.count_loss() or (
-                "it had expired: lock_ttl is shorter than what this process, or the lock server, stands still"
+                "it had expired, as this process, or the lock server, stood still for longer: raise lock_ttl"
             )
             logger.warning(
                 "%s no longer held %r when it ended: %s. Another run may have held it meanwhile",
@@ -127,8 +128,8 @@ class Run(Delivery):
         In a scope that holds no lock while it runs only copies of this message are kept out: that is logged.
         """
         why = self.lock.count_loss() or lease.lost_because
-        what = "%s lost its lock on %r while running: %s; another run may hold it now"
-        logger.warning(what, self.lock, lease.key, why)
+        what = "%s lost its lock on %r while running: %s; another run may hold it now: %s"
+        logger.warning(what, self.lock, lease.key, why, explain(self.lock.key))
         if self.locks.lease is None:
             return
         lock_lost.send(sender=self.task, key=lease.key, task_id=self.lock.owner, lease=lease)

@@ -37,10 +37,12 @@ from celery_redislock.declaring.options import LockSettings
 from celery_redislock.declaring.unknown import OF_ENTRIES
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.clock import boottime
+from celery_redislock.locks.store import Hold
 from celery_redislock.log import logger
 from celery_redislock.publishing.message import TICK, tick_id
+from celery_redislock.publishing.signals import lock_conflict
 from celery_redislock.scheduling.entries import is_shared
-from celery_redislock.scheduling.state import NOTHING, Answer, State, States, finished, prolonged
+from celery_redislock.scheduling.state import NOTHING, Answer, Skipped, State, States, finished, prolonged
 
 __all__ = ["WRAPPED", "Beat"]
 
@@ -75,6 +77,9 @@ ATTEMPTS = 5
 #: present state.
 _ASK = "?"
 
+#: Characters that are kept of a holder's name: another program's lock may have any.
+LONGEST_NAME = 200
+
 #: The scheduler's methods that a beat stands in for.
 WRAPPED = ("tick", "is_due", "_when", "reserve", "apply_entry", "apply_async")
 
@@ -91,6 +96,7 @@ class _Tick:
         identity: the entry, and the shared moment that the tick advances: the same for all beats.
         asked_at: when it was asked for, by ``boottime``.
         outcome: what has become of it since it was taken.
+        skipped: by whom its key was held, if its task skipped or refused it.
     """
 
     entry: Any
@@ -103,6 +109,7 @@ class _Tick:
     identity: str = ""
     asked_at: float = 0.0
     outcome: Literal["unsent", "sending", "sent", "spent"] = "unsent"
+    skipped: Skipped | None = None
 
     @property
     def bound(self) -> float:
@@ -120,6 +127,7 @@ class _Basis(NamedTuple):
         before: the same moment as the beats share it; the tick advances it.
         at: of a tick that a dead beat was sending, when it was taken, by this beat's clock: the tick is sent
             once more, and the schedule continues from there. ``None`` for any other tick.
+        skip: the last tick that was skipped since one was sent; ``None`` for none.
     """
 
     text: str
@@ -127,6 +135,7 @@ class _Basis(NamedTuple):
     since: datetime
     before: datetime
     at: datetime | None = None
+    skip: Skipped | None = None
 
 
 class Beat:
@@ -150,6 +159,8 @@ class Beat:
         self._due: _Tick | None = None
         #: The tick that was taken and not sent yet. Set by ``_send``, used by ``apply_async``.
         self._taken: _Tick | None = None
+        #: The tick whose publish is under way. Set by ``_send``, used by ``_note_conflict``.
+        self._leaving: _Tick | None = None
         #: The entry that is not sent, and in how many seconds it is looked at. Set by ``_leave``, taken by
         #: ``when``, as Celery puts the entry back into its heap.
         self._push_in: tuple[Any, float] | None = None
@@ -161,6 +172,7 @@ class Beat:
         self._theirs = {name: getattr(scheduler, name) for name in WRAPPED}
         for name in WRAPPED:
             setattr(scheduler, name, getattr(self, name.lstrip("_")))
+        lock_conflict.connect(self._note_conflict)
         self._adopt()
 
     def _adopt(self) -> None:
@@ -284,7 +296,8 @@ class Beat:
         basis = _Basis(NOTHING, None, since=last, before=last)
         if (known := self._known.get(name)) is not None:
             # A row read again (django-celery-beat) may be behind what this beat knows: then it asks first.
-            basis = _Basis(known.text if last >= known.at else _ASK, known.ran, since=last, before=known.at)
+            text = known.text if last >= known.at else _ASK
+            basis = _Basis(text, known.ran, since=last, before=known.at, skip=known.skip)
         for _ in range(ATTEMPTS):
             answer = self._ask_for(tick, basis)
             if answer.status in {"taken", "paused"}:
@@ -299,7 +312,7 @@ class Beat:
                 self._wait(tick, look_in)
                 return False
             if state is None:  # the server has lost its data: the entry continues from what this beat knows
-                basis = basis._replace(text=answer.text, ran=None)
+                basis = basis._replace(text=answer.text, ran=None, skip=None)
                 continue
             following = self._due_by(tick, state, answer.now)
             if following is None:
@@ -318,6 +331,7 @@ class Beat:
             "before": basis.before.isoformat(),
             "by": self._me,
             "ran": basis.ran and basis.ran.isoformat(),
+            "skip": basis.skip and basis.skip._asdict(),
             "due": time.time() + tick.next_in,
             "nonce": uuid.uuid4().hex,
         }
@@ -336,10 +350,11 @@ class Beat:
         name = tick.entry.name
         since = _seen(state, tick.entry, now)
         has_died = state.sending_until > 0  # the beat that took this state's tick
-        basis = _Basis(state.text, state.ran, since, state.at)
+        basis = _Basis(state.text, state.ran, since, state.at, skip=state.skip)
         if has_died:
             # Its message may be missing while its claim is there, which refuses all other ticks.
-            basis = _Basis(state.text, state.ran, since - abs(state.at - state.before), state.before, since)
+            earlier = since - abs(state.at - state.before)
+            basis = basis._replace(since=earlier, before=state.before, at=since)
         is_sent = not has_died and state.at > _utc(tick.last)
         is_due, next_in = self._is_due_since(basis.since, tick, is_sent=is_sent)
         if not is_due:
@@ -402,6 +417,7 @@ class Beat:
     def _send(self, tick: _Tick, producer: Any) -> None:
         """Let the scheduler send a tick that was taken, and report its outcome."""
         self._taken = tick
+        self._leaving = tick
         try:
             self._apply(tick.entry, producer, tick.identity)
             if self._taken is tick:
@@ -413,7 +429,18 @@ class Beat:
         finally:
             # Also when beat is told to stop in between: a tick that has not been sent is another beat's then.
             self._taken = None
+            self._leaving = None
             self._report(tick)
+
+    def _note_conflict(self, task_id: str, holder: Hold, strategy: str, **_: Any) -> None:
+        """Note by whom a tick was refused that its task skips, or raises about: ``lock_conflict``."""
+        tick = self._leaving
+        # The signal is for all that this process publishes, in each of its threads.
+        if tick is None or strategy == "wait" or task_id != tick.entry.options.get("task_id"):
+            return
+        now = time.time()
+        held_for = None if holder.since is None else max(0.0, now - holder.since)
+        tick.skipped = Skipped(now, holder.owner[:LONGEST_NAME], holder.state, held_for)
 
     def _apply(self, entry: Any, producer: Any, tick: str | None = None) -> None:
         """Let the scheduler send an entry, as this tick if one is given."""
@@ -447,7 +474,7 @@ class Beat:
             following = tick.before
             self._wait(tick, RETRY)
         else:
-            following = finished(tick.text, is_sent=outcome == "sent")
+            following = finished(tick.text, is_sent=outcome == "sent", skipped=tick.skipped)
             self._dirty.add(name)
         try:
             if self._states.replace(name, tick.text, following, tick.next_in):

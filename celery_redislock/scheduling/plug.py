@@ -7,6 +7,7 @@ nothing but what Celery's own command line has imported before.
 """
 
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from celery.signals import beat_init
@@ -40,14 +41,16 @@ def join(service: Any) -> "Beat | None":
     Called by :func:`prepare_beat`, before the first tick.
 
     Raises:
-        LockOptionError: a setting is wrong.
+        LockOptionError: a setting is wrong, or none names a lock server and something needs one.
         TypeError: the scheduler is none that can be wrapped.
     """
     from celery.beat import Scheduler
 
-    from celery_redislock.declaring.server import settings_of, store_of
+    from celery_redislock.declaring.server import NoLockServerError, settings_of, store_of
+    from celery_redislock.exceptions import LockOptionError
     from celery_redislock.scheduling.beat import WRAPPED, Beat
     from celery_redislock.scheduling.entries import problems_of
+    from celery_redislock.scheduling.startup import count_unique, tell, tell_of_beat
     from celery_redislock.scheduling.state import States
 
     app = service.app
@@ -55,6 +58,8 @@ def join(service: Any) -> "Beat | None":
     settings = settings_of(app)
     kind = type(scheduler)
     if not settings.enabled or settings.beat is None:
+        with suppress(LockOptionError):  # each publish reports it, and other entries are still sent
+            tell(app, settings, "; each beat sends each tick")
         return None
     if kind.__module__.partition(".")[0] == "redbeat":
         if not getattr(scheduler, "lock_key", None):
@@ -68,10 +73,17 @@ def join(service: Any) -> "Beat | None":
             "cannot be shared between beats; use celery.beat:PersistentScheduler or "
             "django_celery_beat.schedulers:DatabaseScheduler, or set redislock_beat = False and run one beat"
         )
-    store = store_of(app, settings)
+    try:
+        store = store_of(app, settings)
+    except NoLockServerError:
+        if settings.beat or count_unique(app):
+            raise
+        return None  # of this schedule nothing is to be shared
     if not store.is_shared:
         return None  # a test's, in memory: nobody shares it
+    entries = [*scheduler.schedule.values()]
+    tell_of_beat(app, settings, entries)
     if settings.check != "ignore":
-        for problem in problems_of(app, scheduler.schedule.values(), settings.beat):
+        for problem in problems_of(app, entries, settings.beat):
             logger.warning("redislock: %s", problem)
     return Beat(scheduler, States(store, app.main), settings)

@@ -5,7 +5,8 @@ key                           type    value                        expiry; writt
 ============================  ======  ===========================  =========================================
 ``redislock:{APP/ENTRY}:beat``   string  ``until srv json``        a week beyond its next due time; tick_take,
                                                                    tick_settle
-``redislock:{APP/ENTRY}:pause``  string  until when (s), ``inf``   as asked for, else a year; ``pause``
+``redislock:{APP/ENTRY}:pause``  string  ``end NUL json``; end in s  as asked for, else a year; ``pause``
+                                         or ``inf``, then by whom
 ``redislock:beat``               zset    ``APP/ENTRY``, score      twice the longest of them; tick_take
                                          expiry ms
 ============================  ======  ===========================  =========================================
@@ -23,10 +24,10 @@ from math import inf
 from typing import Any, NamedTuple
 
 from celery_redislock.locks.naming import lock_name
-from celery_redislock.locks.store import LockStore
+from celery_redislock.locks.store import YEAR_10000, Hold, LockStore
 from celery_redislock.log import logger
 
-__all__ = ["NOTHING", "Answer", "State", "States"]
+__all__ = ["NOTHING", "Answer", "Pause", "Skipped", "State", "States"]
 
 _VERSION = 1
 
@@ -56,6 +57,48 @@ APART = 0.05
 _SHAPE = re.compile(r"(\d{1,15}) (\d{1,15}) (.*)", re.DOTALL)
 
 
+class Skipped(NamedTuple):
+    """A tick of an entry that was not sent: somebody held the key of its task.
+
+    Attributes:
+        at: when, in seconds since the epoch, by the clock of the beat that was refused.
+        task_id: the holder's.
+        state: the holder's, as it is of a ``Hold``.
+        held_for: seconds for which it had held the key; ``None`` if unknown.
+        in_a_row: so many ticks have been skipped since one was sent, this one among them.
+    """
+
+    at: float
+    task_id: str
+    state: str | None
+    held_for: float | None
+    in_a_row: int = 1
+
+    @classmethod
+    def read(cls, fields: Any) -> "Skipped | None":
+        """Read the object of the JSON; ``None`` for none, and for nonsense."""
+        try:
+            skip = cls(*(fields[name] for name in cls._fields))
+            is_sane = all(0 <= time < YEAR_10000 for time in (skip.at, skip.held_for or 0.0))
+        except (LookupError, TypeError):
+            return None
+        return skip if is_sane and isinstance(skip.in_a_row, int) else None
+
+
+class Pause(NamedTuple):
+    """A pause of an entry.
+
+    Attributes:
+        until: when it ends, in seconds since the epoch, by the server's clock; ``inf`` without an end.
+        since: when it began, by the clock of who began it; ``None`` if unknown.
+        facts: who began it (``by``, ``host``) and why (``reason``), each if it was said.
+    """
+
+    until: float
+    since: float | None
+    facts: Mapping[str, Any]
+
+
 class State(NamedTuple):
     """The shared state of one entry. Moments are aware, in UTC.
 
@@ -69,6 +112,7 @@ class State(NamedTuple):
         due: when it is due again, by the same clock, in seconds since the epoch; ``None`` if unknown.
         taken_at: when the tick was taken, in seconds since the epoch, by the server's clock.
         sending_until: by the same clock, when another beat may send it; 0 once it is sent.
+        skip: the last tick that was skipped since one was sent; ``None`` for none.
     """
 
     text: str
@@ -80,6 +124,7 @@ class State(NamedTuple):
     due: float | None
     taken_at: float
     sending_until: float
+    skip: Skipped | None = None
 
     @classmethod
     def read(cls, text: str, name: str = "?") -> "State | None":
@@ -103,6 +148,7 @@ class State(NamedTuple):
                 None if due is None else float(due),
                 int(taken_at) / 1000,
                 int(until) / 1000,
+                Skipped.read(fields.get("skip")),
             )
         except (AttributeError, LookupError, TypeError, ValueError, OverflowError, RecursionError):
             form = "the shared state of the entry %r is treated as absent, and will be replaced: %.300r"
@@ -192,22 +238,24 @@ class States:
         _, texts = self.read([name.removeprefix(start) for name in names if name.startswith(start)])
         return [state for state in map(State.read, texts) if state is not None]
 
-    def pauses(self, entries: Sequence[str]) -> tuple[float, dict[str, float]]:
-        """Return the server's clock, and when, by it, the pauses of these entries end, if they have one.
-
-        ``inf`` for a pause without an end of its own.
-        """
+    def pauses(self, entries: Sequence[str]) -> tuple[float, dict[str, Pause]]:
+        """Return the server's clock, and the pauses of these entries, of those that have one."""
         now, texts = self.read(entries, "pause")
-        ends = {}
+        pauses = {}
         for entry, text in zip(entries, texts, strict=True):
+            written = Hold(entry, text.encode(), inf)  # in the same form, and read as tolerantly
             with suppress(ValueError):  # nothing, or rubbish, which pauses nothing
-                ends[entry] = float(text)
-        return now, ends
+                pauses[entry] = Pause(float(written.token), written.since, written.facts)
+        return now, pauses
 
-    def pause(self, entry: str, seconds: float | None) -> None:
-        """Let the entry's ticks be spent unsent, for so many seconds; ``None``: until it is resumed."""
+    def pause(self, entry: str, seconds: float | None, facts: Mapping[str, Any] | None = None) -> None:
+        """Let the entry's ticks be spent unsent, for so many seconds; ``None``: until it is resumed.
+
+        ``facts`` are those of :class:`Pause`, and ``since``.
+        """
         until = f"{inf if seconds is None else self.read([])[0] + seconds:.3f}"
-        words = self._key(entry, "pause"), until, "PX", _ms(seconds or LONGEST_PAUSE)
+        value = f"{until}\0{_json(facts or {})}"
+        words = self._key(entry, "pause"), value, "PX", _ms(seconds or LONGEST_PAUSE)
         self._scripts.send("pause", "SET", *words, understand=lambda *_: None)
 
     def resume(self, entry: str) -> bool:
@@ -222,12 +270,19 @@ class States:
         return f"{self._prefix}:{{{self._name(entry)}}}:{what}"
 
 
-def finished(text: str, *, is_sent: bool) -> str:
-    """Return the text of a state by which a tick is being sent, when it has been, or was spent unsent."""
+def finished(text: str, *, is_sent: bool, skipped: Skipped | None = None) -> str:
+    """Return the text of a state by which a tick is being sent, when it has been, or was spent unsent.
+
+    ``skipped``: it was not sent, as somebody held its key.
+    """
     _, taken_at, rest = text.split(" ", 2)
-    if is_sent:
-        fields = json.loads(rest)
-        rest = _json({**fields, "ran": fields["at"]})
+    fields = json.loads(rest)
+    if skipped is not None:
+        before = Skipped.read(fields.get("skip"))
+        count = skipped.in_a_row + (before.in_a_row if before else 0)
+        rest = _json({**fields, "skip": skipped._replace(in_a_row=count)._asdict()})
+    elif is_sent:
+        rest = _json({**fields, "ran": fields["at"], "skip": None})
     return f"0 {taken_at} {rest}"
 
 

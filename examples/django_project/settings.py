@@ -27,8 +27,9 @@ CELERY_REDISLOCK_PREFIX = "bank"
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "{levelname} {name}: {message}", "style": "{"}},
-    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
+    # As Celery's own lines, in the web server as in workers and beats.
+    "formatters": {"dated": {"format": "[%(asctime)s: %(levelname)s/%(processName)s] %(message)s"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "dated"}},
     "loggers": {
         "django.request": {"handlers": ["console"], "level": "ERROR"},
         # One INFO line for each call that is skipped. Without this nobody sees why a button did nothing.

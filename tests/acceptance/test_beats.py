@@ -84,6 +84,7 @@ def test_while_the_lock_server_is_away_a_tick_waits_and_plain_entries_are_sent(
     project.schedule["plain"] = entry(plain, 1.0, task=PLAIN)
     beat = project.start_beat(plan={"unknown": [PLAIN]})
     project.wait_ticks(key, 1)
+    assert "; beat shares 1 of 2 entries, not shared: plain (redislock_beat" in beat.log
     getattr(lock_server, trouble)()
     away = time.monotonic()
     project.wait_ticks(plain, len(project.ticks(plain)) + 4)

@@ -69,7 +69,7 @@ class Watcher:
 def test_events_show_what_became_of_each_duplicate(
     new_project: Callable[..., Project], key: str, pool: str
 ) -> None:
-    """Skipped, it is REVOKED; while it waits, RETRY, said once; a copy changes nothing shown for its id."""
+    """Skipped, it is REVOKED, by whom; while it waits, RETRY, said once; a copy changes nothing of its id."""
     project = new_project()
     project.start_workers(2, pool, "-E", concurrency=1 if pool == "solo" else 2)
     with Watcher(project).at_work() as watcher:
@@ -98,6 +98,8 @@ def test_events_show_what_became_of_each_duplicate(
 
     assert watcher.shown[first] == ["RECEIVED", "STARTED", "SUCCESS"]
     assert [watcher.shown[each][-1] for each in (skipped, waits)] == ["REVOKED", "SUCCESS"]
+    # Flower's page of a task shows this.
+    assert watcher.state.tasks[skipped].exception == f"duplicate of {first}"
     (revoked,) = [event for event in watcher.events[skipped] if event["type"] == "task-revoked"]
     assert (revoked["terminated"], revoked["signum"], revoked["expired"]) == (False, None, False)
     for task_id in (waits, behind):

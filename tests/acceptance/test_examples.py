@@ -53,7 +53,7 @@ EXAMPLES = {
     "locks": Example(is_slow=True, processes=7),
     "testing": Example(processes=3, says="17 passed in "),
     "django_project": Example(
-        ("django",), 5, is_slow=True, says="INFO celery_redislock: skipped examples.django_"
+        ("django",), 5, is_slow=True, says="INFO/MainProcess] skipped examples.django_"
     ),
     "fastapi_app": Example(("fastapi", "uvicorn"), 6),
 }

@@ -1,5 +1,6 @@
 """What a worker says of its settings when it starts, where its operator looks."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,6 +30,26 @@ def test_problems_are_told_in_the_workers_log_whether_it_starts_or_not(
     assert len(told) == 1
     assert "WARNING" in told[0]
     assert (" ready." in log.read_text()) == (policy == "warn")
+    (where,) = [line for line in log.read_text().splitlines() if "INFO" in line and " locks on " in line]
+    assert re.search(r"redislock: \d+ unique tasks, locks on (redis|unix)://.* \(prefix .+\)$", where)
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_a_worker_without_a_lock_server_starts_without_locks_alone(
+    new_project: Callable[..., Project], is_enabled: bool
+) -> None:
+    """Neither broker nor result backend can keep locks, and no setting names a server: publishes fail."""
+    conf: dict[str, object] = {"redislock_check": "ignore", "redislock_enabled": is_enabled}
+    if is_enabled:
+        conf["redislock_min_replicas"] = 1  # so that the project declares no task of several keys
+    worker = new_project().launch_worker(broker="memory://", backend="cache+memory://", conf=conf)
+
+    if is_enabled:
+        assert worker.process.wait(PATIENCE) == 1
+        assert "the worker does not start: redislock_url: neither the broker (memory)" in worker.log
+    else:
+        wait_until(lambda: " ready." in worker.log, 30.0, "the worker is ready")
+        assert "locking is switched off (redislock_enabled)" in worker.log
 
 
 def test_a_worker_whose_locks_no_disk_can_confirm_does_not_start(

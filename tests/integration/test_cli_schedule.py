@@ -1,25 +1,33 @@
 """``celery -A proj redislock beat``, ``run-now``, ``pause`` and ``resume``, as processes, on real states."""
 
 import base64
+import getpass
 import json
 import re
 import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator
-from datetime import datetime, timezone
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
+from celery import Celery
+from celery.beat import Scheduler
 
+from celery_redislock import SingletonTask
+from celery_redislock.declaring.options import LockSettings
 from celery_redislock.locks import connect
+from celery_redislock.scheduling.beat import Beat
 from celery_redislock.scheduling.state import State, States, finished
+from tests.facts import wait_until
 from tests.integration.commands import ODD, run_command
 from tests.integration.test_cli import APP, Shell
 from tests.states import state_of
+from tests.unit.scheduling.world import nothing
 
 
 class Beats(Shell):
@@ -51,6 +59,24 @@ class Beats(Shell):
             following = finished(answer.text, is_sent=True)
             assert self.states.replace(entry, answer.text, following, 600.0)
         return state_of(self.states.read([entry])[1][0])
+
+    def tick(self, entry: str, options: Mapping[str, Any], *, skipped: int) -> None:
+        """Let a beat with this entry tick until so many ticks in a row were skipped."""
+        app = Celery("cli_app", broker=self.celery_url, set_as_current=False)
+        app.conf.broker_transport_options = {"global_keyprefix": self.prefix}
+        app.task(base=SingletonTask, name="shop.nightly", lock_key="night", shared=False)(nothing)
+        scheduler = Scheduler(app, schedule={}, lazy=True)
+        scheduler.update_from_dict(
+            {entry: {"task": "shop.nightly", "schedule": timedelta(seconds=0.05), "options": {**options}}}
+        )
+        beat = Beat(scheduler, self.states, LockSettings())
+
+        def is_done() -> bool:
+            beat.tick()
+            state = self.state(entry)
+            return state is not None and state.skip is not None and state.skip.in_a_row >= skipped
+
+        assert wait_until(is_done, 30.0)
 
     def state(self, entry: str) -> State | None:
         return State.read(self.states.read([entry])[1][0])
@@ -85,7 +111,7 @@ def _line(done: subprocess.CompletedProcess[str], name: str) -> str:
 
 
 class TestBeat:
-    def test_every_entry_is_shown_with_its_last_run_and_its_next(self, beats: Beats) -> None:
+    def test_every_entry_is_shown_with_when_it_was_sent_and_when_it_is_due(self, beats: Beats) -> None:
         """When and by which beat it was sent, when it is due; moments are local, with their age."""
         before = beats.take("nightly")
 
@@ -93,7 +119,7 @@ class TestBeat:
 
         assert (done.returncode, done.stderr) == (0, "")
         heads = re.split("  +", done.stdout.splitlines()[0])
-        assert heads == ["NAME", "TASK", "SCHEDULE", "LAST RUN", "BEAT", "NEXT DUE", "STATE"]
+        assert heads == ["NAME", "TASK", "SCHEDULE", "LAST SENT", "BEAT", "NEXT DUE", "STATE"]
         cells = re.split("  +", _line(done, "nightly"))
         assert cells[:3] == ["nightly", "shop.nightly", "crontab: 0 3 * * * (m/h/dM/MY/d)"]
         assert before.ran is not None
@@ -129,9 +155,40 @@ class TestBeat:
         said = re.split("  +", _line(done, "nightly"))[6]
         assert re.fullmatch(r"sending since .* \(.* ago\)", said)
         assert abs(rows["nightly"]["sending_since"] - before.taken_at) < 1.0
-        assert rows["nightly"]["last_run"] is None
+        assert rows["nightly"]["last_sent"] is None
         assert rows["nightly"]["beat"] == "web1:77"
         assert rows["tick"]["sending_since"] is None
+
+    @pytest.mark.parametrize("options", [{}, {"on_conflict": "raise"}], ids=str)
+    def test_ticks_that_were_skipped_do_not_count_as_sent(self, beats: Beats, options: Any) -> None:
+        """The holder, its state, for how long it has had the key, and how many ticks it has cost."""
+        sent = beats.take("nightly")
+        facts = {"task": "shop.nightly", "state": "queued", "since": time.time() - 725.0}
+        beats.store.acquire("night", "holder/1", 60.0, facts=json.dumps(facts))
+        beats.tick("nightly", options, skipped=3)
+
+        row = beats.rows()["nightly"]
+        line = _line(beats.celery("beat"), "nightly")
+
+        assert row["last_sent"] == pytest.approx(sent.at.timestamp())
+        skip = row["last_skip"]
+        assert list(skip) == ["at", "task_id", "state", "held_for", "in_a_row"]
+        assert (skip["task_id"], skip["state"]) == ("holder", "queued")
+        assert skip["in_a_row"] >= 3
+        assert skip["at"] == pytest.approx(time.time(), abs=60.0)
+        assert skip["held_for"] == pytest.approx(725.0, abs=60.0)
+        said = r"  shared; last tick skipped \d+\.\d s ago: held by holder \(queued, for 0:1\d:\d\d\)"
+        assert re.search(said + r", \d+ skipped in a row$", line)
+        assert beats.messages() == []
+
+    def test_a_tick_skipped_for_another_programs_lock_is_told_too(self, beats: Beats) -> None:
+        """Of which nothing but a text is known, and that once."""
+        beats.client.set(f"{beats.prefix}redislock:{{night}}:lock", "mine" * 100, px=60_000)
+        beats.tick("nightly", {}, skipped=1)
+
+        line = _line(beats.celery("beat"), "nightly")
+
+        assert re.search(r"held by (mine){50} \(another program's lock\)(, \d+ skipped in a row)?$", line)
 
     def test_a_state_without_an_entry_is_shown_too(self, beats: Beats) -> None:
         """An entry that was removed, or a database's."""
@@ -159,11 +216,13 @@ class TestBeat:
         assert [*rows] == sorted(rows)
         assert list(rows[ODD].values()) == [
             ODD, "shop.nightly", "freq: 1.00 hour", True, True, pytest.approx(before.at.timestamp()),
-            "web1:77", pytest.approx(time.time() + 3600.0, abs=60.0), None, False, None,
+            "web1:77", pytest.approx(time.time() + 3600.0, abs=60.0), None, None,
+            False, None, None, None, None,
         ]  # fmt: skip
         assert list(rows[ODD]) == [
-            "name", "task", "schedule", "in_schedule", "shared", "last_run",
-            "beat", "next_due", "sending_since", "paused", "paused_until",
+            "name", "task", "schedule", "in_schedule", "shared", "last_sent", "beat", "next_due",
+            "sending_since", "last_skip", "paused", "paused_until", "paused_by", "paused_since",
+            "pause_reason",
         ]  # fmt: skip
         assert rows["nightly"]["paused"] is True
         assert rows["nightly"]["paused_until"] == pytest.approx(time.time() + 600.0, abs=60.0)
@@ -255,9 +314,10 @@ class TestPause:
         assert done.returncode == 0, done.stderr
         now, ends = beats.states.pauses(["nightly", "tick"])
         assert [*ends] == ["nightly"]
-        assert ends["nightly"] == pytest.approx(now + 900, abs=60.0)
+        end = ends["nightly"].until
+        assert end == pytest.approx(now + 900, abs=60.0)
         (key,) = beats.client.keys(f"{beats.prefix}*:pause")
-        assert beats.client.pttl(key) / 1000 == pytest.approx(ends["nightly"] - now, abs=1.0)
+        assert beats.client.pttl(key) / 1000 == pytest.approx(end - now, abs=1.0)
         assert done.stdout.startswith("paused nightly until 2")
         assert "paused the entry 'nightly' of the schedule by hand, until 2" in done.stderr
         assert _line(beats.celery("beat"), "nightly").rpartition("  ")[2].startswith("paused until 2")
@@ -273,11 +333,38 @@ class TestPause:
         assert (paused.returncode, paused.stdout) == (0, f"paused {ODD} until it is resumed\n")
         assert f"paused the entry {ODD!r} of the schedule by hand" in paused.stderr
         assert 365 * 86400 < ttl <= 366 * 86400
-        assert _line(shown, ODD).endswith("  paused")
+        who = f"{getpass.getuser()} on {socket.gethostname()}"
+        assert re.search(rf"  paused by {re.escape(who)} since \d.* ago\)$", _line(shown, ODD))
         assert (resumed.returncode, resumed.stdout) == (0, f"resumed {ODD}\n")
         assert f"resumed the entry {ODD!r} of the schedule by hand" in resumed.stderr
         assert (again.returncode, again.stdout) == (1, f"{ODD} is not paused\n")
         assert beats.states.pauses([ODD])[1] == {}
+
+    def test_it_says_by_whom_since_when_and_why(self, beats: Beats) -> None:
+        """Where the next operator looks; nothing in it is obeyed by a terminal."""
+        done = beats.celery("pause", "nightly", "--for", "15m", "--reason", "db\x1b moves")
+        shown = _line(beats.celery("beat"), "nightly")
+        row = beats.rows()["nightly"]
+
+        assert "by hand, until 2" in done.stderr
+        assert ": db" in done.stderr
+        who = f"{getpass.getuser()} on {socket.gethostname()}"
+        assert re.search(rf"  paused until 2.* by {re.escape(who)} since 2.* ago\): db\\x1b moves$", shown)
+        assert (row["paused_by"], row["pause_reason"]) == (who, "db\x1b moves")
+        assert row["paused_since"] == pytest.approx(time.time(), abs=60.0)
+
+    def test_a_pause_of_an_earlier_version_or_of_rubbish_is_shown_as_far_as_it_is_known(
+        self, beats: Beats
+    ) -> None:
+        """The key may have been written by anybody."""
+        for entry, facts in {"nightly": {}, "tick": {"by": 1, "since": 1e300, "reason": None}}.items():
+            beats.states.pause(entry, None, facts)
+
+        done = beats.celery("beat")
+
+        assert done.returncode == 0, done.stderr
+        assert _line(done, "nightly").endswith("  paused")
+        assert _line(done, "tick").endswith("  paused by 1 on -")
 
     def test_an_entry_that_beats_do_not_share_cannot_be_paused(self, beats: Beats) -> None:
         """A pause that no beat asks for would be a lie."""

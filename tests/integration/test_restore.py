@@ -447,7 +447,8 @@ def test_one_line_says_which_worker_gave_no_sign_of_life(
     (line,) = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert f"no sign of life of {who}" in line
     assert line.endswith(
-        "for 600 s over the connection that it had: 2 messages that it had in hand are back in their queues"
+        "for 600 s over the connection that it had: 2 messages that it had in hand are back in their queues; "
+        "see whether it was killed, maybe for its memory, or cut off"
     )
 
 

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import datetime, timezone
+from math import inf
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from celery_redislock.scheduling.state import (
     LONGEST_PAUSE,
     NOTHING,
     Answer,
+    Pause,
     State,
     States,
     finished,
@@ -56,6 +58,11 @@ class Case:
 def about(nonce: str = "a") -> dict[str, Any]:
     moment = datetime.now(timezone.utc).isoformat()
     return {"at": moment, "before": moment, "by": f"host:{nonce}", "ran": None, "due": None, "nonce": nonce}
+
+
+def ends_in(case: Case, seconds: float | None) -> float:
+    """When a pause of so many seconds ends that begins now, by the server's clock."""
+    return inf if seconds is None else case.states.read([])[0] + seconds
 
 
 def sent(case: Case, known: str = NOTHING, *, nonce: str = "a", entry: str = "e") -> str:
@@ -174,6 +181,26 @@ def test_a_paused_entry_spends_its_tick_until_it_is_resumed(server: Case) -> Non
     assert server.states.resume("e")
     assert not server.states.resume("e")
     assert server.take(paused.text, nonce="c").status == "taken"
+
+
+@pytest.mark.parametrize("seconds", [None, 90.0])
+def test_a_pause_says_who_began_it_and_why(server: Case, seconds: float | None) -> None:
+    """And the script that spends the tick reads no more of it than it needs."""
+    facts = {"by": "anna", "host": "ops1", "since": 1780315200.5, "reason": "größer als 5"}
+    server.states.pause("e", seconds, facts)
+
+    ends = pytest.approx(ends_in(server, seconds), abs=5.0)
+    assert server.states.pauses(["e", "f"])[1] == {"e": Pause(ends, 1780315200.5, facts)}
+    assert server.take().status == "paused"
+
+
+@pytest.mark.parametrize("text", ["inf", "1780315200.5", "inf\0", "inf\0[1]", "inf\0{", "inf\0\0"])
+def test_a_pause_without_facts_is_a_pause(server: Case, text: str) -> None:
+    """As an earlier version writes it, and with rubbish behind the number."""
+    server.client.set(server.key("pause"), text)
+
+    assert server.states.pauses(["e"])[1] == {"e": Pause(float(text.partition("\0")[0]), None, {})}
+    assert server.take().status == "paused"
 
 
 @pytest.mark.parametrize(("seconds", "lives"), [(None, LONGEST_PAUSE), (90.0, 90.0)])

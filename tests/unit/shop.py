@@ -22,6 +22,7 @@ from celery.app.trace import trace_task_ret
 from celery.worker import state as worker_state
 
 from celery_redislock import SingletonTask
+from celery_redislock.declaring.declaration import is_unique
 from celery_redislock.declaring.server import use_store
 from celery_redislock.exceptions import LockKeyError, LockUnavailable
 from celery_redislock.locks.clock import boottime
@@ -53,6 +54,12 @@ SCOPES: Mapping[str, dict[str, Any]] = {
 def body(account_id: int = 7, amount: int = 0) -> int:
     """What most tasks of these tests do."""
     return account_id + amount
+
+
+def forget_unique(app: Any) -> None:
+    """Take out the unique tasks that other tests of this process have shared with each app."""
+    for name in [name for name, task in app.tasks.items() if is_unique(task)]:
+        del app.tasks[name]
 
 
 def raising(error: BaseException) -> Callable[..., Any]:

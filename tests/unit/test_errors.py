@@ -90,6 +90,14 @@ def test_an_error_can_be_made_with_one_text(kind: type[Any]) -> None:
     assert str(pickle.loads(pickle.dumps(error))) == "Worker is stopping"  # noqa: S301  our own bytes
 
 
+def test_an_errors_repr_is_its_text() -> None:
+    """It is what Celery logs of a task that failed, and what Flower shows; who reads that knows no fields."""
+    text = "duplicate of task t1, which holds 'account:7' (for another 24.4 s unless renewed); wait for"
+    shown = repr(DuplicateTask("account:7", "t1", 24.355))
+    assert shown.startswith(f'DuplicateTask("{text}')
+    assert repr(LockBusy("Worker is stopping")) == "LockBusy('Worker is stopping')"
+
+
 def test_an_error_of_somebodys_own_says_what_it_says() -> None:
     """A class of a project that inherits from ours, with another constructor, and no facts but a text."""
 

@@ -4,7 +4,8 @@
 -- server's clock; and what the beats make of it.
 --
 -- KEYS  1  state   string as above
---       2  pause   string: a number, `inf` among them; while it is there, ticks are spent and nothing is sent
+--       2  pause   string `until NUL json`, until a number, `inf` among them; the rest may be missing. While it
+--                  is there, ticks are spent and nothing is sent
 --       3  index   sorted set name -> expiry (ms, server clock)
 -- ARGV  1  known   the state this beat knows, '' for none
 --       2  json    of the new one; it holds a nonce, so that a repeated request is known
@@ -40,7 +41,8 @@ local is_sending = left > 0 and left <= 60000
 if is_sending or found ~= known then
   return {is_sending and 'sending' or 'refused', found, ms(now)}
 end
-local is_paused = tonumber(redis.pcall('GET', pause) or '') ~= nil
+local said_of_pause = redis.pcall('GET', pause)
+local is_paused = type(said_of_pause) == 'string' and tonumber(string.match(said_of_pause, '^[^%z]*')) ~= nil
 local state = (is_paused and '0' or ms(now + bound)) .. ' ' .. ms(now) .. ' ' .. json
 call('SET', key, state, 'PX', ttl)
 if list(entries, name, now, ttl) then

@@ -7,7 +7,7 @@ import pytest
 from celery import Celery
 from pydantic import BaseModel
 
-from celery_redislock import LockOptionError, SingletonTask
+from celery_redislock import LockOptionError, Resources, SingletonTask
 from celery_redislock.declaring.declaration import declaration_of, is_unique
 from celery_redislock.declaring.server import use_store
 from celery_redislock.locks.memory import MemoryStore
@@ -299,6 +299,18 @@ def test_a_task_without_a_server_can_be_declared() -> None:
 
     with pytest.raises(LockOptionError, match="neither the broker"):
         _ = declaration.store
+
+
+def test_a_task_of_several_names_needs_a_server_unless_locking_is_off() -> None:
+    """Whether its server can take them in one step is asked when it is declared; the switch needs none."""
+    several: dict[str, Any] = {
+        "lock": "while_executing",
+        "lock_key": Resources("account:{account_id}", "amount:{amount}"),
+    }
+
+    declaration_of(declare(celery_app(redislock_enabled=False), **several))
+    with pytest.raises(LockOptionError, match="neither the broker"):
+        declaration_of(declare(celery_app(), **several))
 
 
 def test_a_task_is_unique_by_its_class_through_a_proxy_too(app: Celery) -> None:

@@ -15,6 +15,7 @@ FULL = Message(
     was_delivered=True,
     is_tick=True,
     opened_by="t1/first",
+    was_told=True,
 )
 
 

@@ -14,7 +14,7 @@ from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.publishing import promote
 from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.receiving.hooks import install
-from tests.unit.shop import KEY, Shop, body
+from tests.unit.shop import KEY, Shop, body, forget_unique
 
 
 class Sender:
@@ -35,6 +35,56 @@ def warnings(caplog: Any) -> list[str]:
 
 
 # --- the check -------------------------------------------------------------------------------
+
+
+def test_a_worker_says_where_the_locks_of_its_tasks_are(shop: Shop, caplog: Any) -> None:
+    """One line; the check has nothing to do with it."""
+    forget_unique(shop.app)
+    caplog.set_level(logging.INFO, "celery_redislock")
+    shop.app.conf.redislock_check = "ignore"
+    start_worker(shop)
+    assert caplog.messages == []
+    shop.unique(body)
+
+    start_worker(shop)
+
+    where = f"locks on memory (prefix {shop.store.prefix})"
+    assert caplog.messages == [f"redislock: 1 unique task, {where}"]
+
+
+@pytest.mark.parametrize("policy", ["warn", "error", "ignore"])
+@pytest.mark.parametrize(
+    ("options", "settings", "ends"),
+    [
+        ({}, {}, True),
+        ({}, {"redislock_enabled": False}, False),
+        ({}, {"redislock_url": "redis://127.0.0.1:1/0"}, False),
+        ({"lock": None}, {}, False),
+        (None, {}, False),
+    ],
+    ids=str,
+)
+def test_a_worker_with_unique_tasks_and_no_lock_server_does_not_start(
+    shop: Shop, options: dict[str, Any] | None, settings: dict[str, Any], policy: str, ends: bool
+) -> None:
+    """Each publish and each run would fail, whatever ``redislock_check`` says. One that is away is asked."""
+    forget_unique(shop.app)
+    if options is not None:
+        shop.unique(body, **options)
+    use_store(shop.app, None)
+    shop.app.conf.update(broker_url="amqp://h//", result_backend="rpc://", **settings)
+    shop.app.conf.redislock_check = policy
+
+    if ends:
+        remedy = "set redislock_url = .*redislock_enabled = False goes without locks"
+        with pytest.raises(SystemExit, match=f"the worker does not start: redislock_url: .*{remedy}"):
+            start_worker(shop)
+    elif policy == "error" and "redislock_url" in settings:
+        with pytest.raises(SystemExit, match="redislock_check is 'error'"):
+            start_worker(shop)
+    else:
+        start_worker(shop)
+
 
 #: Of a task whose calls wait for each other.
 WAITING = {"lock": "while_executing"}

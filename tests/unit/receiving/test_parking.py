@@ -449,6 +449,33 @@ def test_that_a_line_is_full_is_said_once_a_minute_for_each_key(
     )
 
 
+@pytest.mark.parametrize("is_received", [True, False])
+def test_what_waits_in_line_is_told_once_however_often_it_is_parked(
+    shop: Shop, caplog: Any, *, is_received: bool
+) -> None:
+    """By the process that found its lock held; at its turn another one may have taken that."""
+    caplog.set_level("DEBUG", "celery_redislock")
+    promote.install(shop.app, shop.store)
+    task = shop.unique(body, **RUNNING_ONLY)
+    if is_received:
+        task.apply_async((7,), task_id="t0")
+        in_hand = shop.receive()
+        task.apply_async((7,), task_id="t1")
+        assert parking._park_received(task, CONSUMER, shop.message(), KEY)
+        shop.run(in_hand)
+    else:
+        with hold(task, 7, task_id="first"):
+            task.apply_async((7,), task_id="t1")
+            shop.run()
+    message = shop.message()
+    shop.store.force_release(KEY)
+    with hold(task, 7, task_id="second"):
+        shop.run(shop.receive(message))
+
+    levels = [record.levelname for record in caplog.records if "[t1] waits: " in record.message]
+    assert levels == ["INFO", "DEBUG"]
+
+
 def test_what_has_waited_goes_to_the_queue_that_is_named(shop: Shop) -> None:
     """As it was received; from there a message that is refused again goes there, too."""
     with parked(shop, lock_wait_queue="later"):

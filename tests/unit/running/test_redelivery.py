@@ -12,7 +12,6 @@ from celery.exceptions import Ignore
 from kombu.serialization import prepare_accept_content
 
 from celery_redislock.locks.store import owner_of
-from celery_redislock.publishing.message import HEADER
 from celery_redislock.testing import hold
 from tests.unit.shop import KEY, SCOPES, Shop, body, carried, replace
 
@@ -59,7 +58,7 @@ def test_two_deliveries_of_a_message_never_run_at_once_and_a_late_one_does_nothi
     waiting = shop.message()
     shop.run(shop.receive(waiting))
 
-    assert carried(waiting) == carried(message)._replace(was_delivered=True)
+    assert carried(waiting) == carried(message)._replace(was_delivered=True, was_told=True)
     assert (runs, shop.meta(published.id), shop.messages()) == ([7], before, [])
     assert shop.acks == ["ack"] * 3
 
@@ -236,10 +235,36 @@ def test_a_message_that_waited_is_the_message_it_was(shop: Shop) -> None:
     assert again.decode() == before.decode()
     assert again.content_type == before.content_type == "application/x-python-serialize"
     kept = ["id", "argsrepr", "expires", "trace", "group", "root_id", "ignore_result", "retries", "timelimit"]
-    for name in [*kept, HEADER]:
+    for name in kept:
         assert again.headers[name] == before.headers[name], name
+    assert carried(again) == carried(before)._replace(was_told=True)
     assert again.properties["priority"] == 4
     assert again.properties["correlation_id"] == before.properties["correlation_id"]
+
+
+@pytest.mark.parametrize("has_header", [True, False])
+def test_that_a_message_waits_is_said_once_and_then_to_debug(
+    shop: Shop, caplog: Any, *, has_header: bool
+) -> None:
+    """Not at each look: a key that many wait for would drown everything else. Which command says more."""
+    caplog.set_level("DEBUG", "celery_redislock")
+    task = shop.unique(body, lock_key="account:{account_id}", lock="while_executing")
+    for task_id in ("t1", "t2"):
+        if has_header:
+            task.apply_async((7,), task_id=task_id)
+        else:
+            shop.app.send_task("shop.sync", (7,), task_id=task_id)
+
+    with hold(task, 7, task_id="first"):
+        for _ in range(3):
+            for message in shop.messages():
+                shop.run(shop.receive(message))
+
+    lines = [(record.levelname, record.message) for record in caplog.records if "waits" in record.message]
+    said = "'account:7' is held by first: celery -A proj redislock explain account:7"
+    for task_id in ("t1", "t2"):
+        line = f"shop.sync[{task_id}] waits: {said}"
+        assert [level for level, text in lines if text == line] == ["INFO", "DEBUG", "DEBUG"]
 
 
 @pytest.mark.parametrize("has_tag", [False, True])

@@ -14,7 +14,10 @@ from celery.schedules import BaseSchedule, crontab, schedule
 from kombu.exceptions import OperationalError
 
 from celery_redislock.declaring.options import LockSettings
+from celery_redislock.exceptions import DuplicateTask
+from celery_redislock.locks.store import Hold
 from celery_redislock.publishing.message import tick_id
+from celery_redislock.publishing.signals import lock_conflict
 from celery_redislock.scheduling import beat as module
 from celery_redislock.scheduling.beat import LONGEST_BOUND, LOOK_AGAIN, RETRY, STAND_BY
 from tests.unit.scheduling.world import START, Killed, Recording, Row, Rows, World
@@ -782,6 +785,68 @@ def test_a_paused_entry_advances_and_sends_nothing(world: World) -> None:
 
     assert len(world.times("entry")) == 4
     assert world.gaps("entry") == pytest.approx([5.0, 20.0, 5.0], abs=0.3)
+
+
+def refusing(strategy: str = "skip", facts: str = '"since":1780315000') -> Callable[[Any], None]:
+    """Return a publish whose key a message has held since five minutes before the world began."""
+    value = f'holder/1\0{{"state":"queued",{facts}}}'.encode()
+
+    def publish(entry: Any) -> None:
+        conflict = {"key": "k", "holder": Hold("k", value, 60.0), "side": "client", "strategy": strategy}
+        lock_conflict.send(sender=None, task_id="another", **conflict)
+        lock_conflict.send(sender=None, task_id=entry.options["task_id"], **conflict)
+        if strategy == "raise":
+            raise DuplicateTask("k", "holder", 60.0)
+
+    return publish
+
+
+@pytest.mark.parametrize("strategy", ["skip", "raise"])
+def test_a_tick_that_its_task_skips_is_not_sent_and_says_who_held_the_key(
+    world: World, strategy: str
+) -> None:
+    """It goes with the state, so each beat knows it, also one that starts later; the next send ends it."""
+    world.beat({"entry": every(5)})
+    world.run(6)
+    ran = world.states.state("entry").ran
+    world.beats[0].publish = refusing(strategy)
+    world.run(15)
+    world.kill(world.beats[0])
+    second = world.beat({"entry": every(5)})
+    second.publish = refusing(strategy)
+    world.run(6)
+
+    state = world.states.state("entry")
+    assert state.ran == ran
+    assert state.skip is not None
+    assert state.skip.at == pytest.approx(world.time(), abs=6)
+    assert state.skip.held_for == pytest.approx(state.skip.at - 1780315000)
+    assert (state.skip.task_id, state.skip.state, state.skip.in_a_row) == ("holder", "queued", 4)
+
+    second.publish = None
+    world.run(5)
+    state = world.states.state("entry")
+    assert state.ran == state.at
+    assert state.skip is None
+
+
+def test_a_tick_that_waits_for_its_key_is_sent(world: World) -> None:
+    """Its message leaves, and runs in its turn."""
+    world.beat({"entry": every(5)}).publish = refusing("wait")
+    world.run(6)
+
+    state = world.states.state("entry")
+    assert (state.ran, state.skip) == (state.at, None)
+
+
+def test_a_holder_that_says_nothing_of_itself_is_named_all_the_same(world: World) -> None:
+    """Another program's lock, or one of another clock."""
+    world.beat({"entry": every(5)}).publish = refusing(facts='"since":"soon"')
+    world.run(6)
+
+    skip = world.states.state("entry").skip
+    assert skip is not None
+    assert (skip.task_id, skip.held_for, skip.in_a_row) == ("holder", None, 1)
 
 
 def test_a_schedule_that_is_changed_is_looked_at_at_once(world: World) -> None:

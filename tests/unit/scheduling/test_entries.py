@@ -8,7 +8,7 @@ from celery import Celery
 from celery.schedules import BaseSchedule, crontab
 
 from celery_redislock import SingletonTask
-from celery_redislock.receiving.check import _problems
+from celery_redislock.receiving.check import problems_of_app
 from celery_redislock.scheduling.entries import entries_of, problems_of
 
 
@@ -136,4 +136,7 @@ def test_a_worker_says_it_too(app: Celery) -> None:
     app.conf.beat_schedule = {"entry": {"task": "unique", "schedule": 60.0}}
     worker = type("Worker", (), {"app": app})()
 
-    assert any("lock_period of 300 s that it or its task unique" in problem for problem in _problems(worker))
+    assert any(
+        "lock_period of 300 s that it or its task unique" in problem
+        for problem in problems_of_app(worker.app)
+    )

@@ -9,7 +9,10 @@ from celery import Celery
 from celery.beat import Scheduler
 from celery.signals import beat_init
 
+from celery_redislock import SingletonTask
 from celery_redislock.scheduling.plug import connect, join, prepare_beat
+from tests.unit.scheduling.world import nothing
+from tests.unit.shop import forget_unique
 
 
 class Own(Scheduler):
@@ -57,6 +60,33 @@ def test_whatever_keeps_a_beat_with_a_unique_task_from_sharing_ends_it(
     connect()
     with pytest.raises(SystemExit, match=f"beat does not start: .*{said}"):
         beat_init.send(sender=service(kind))
+
+
+@pytest.mark.parametrize(
+    ("has_unique", "settings", "ends"),
+    [
+        (True, {}, True),
+        (False, {"redislock_beat": "all"}, True),
+        (False, {}, False),
+        (True, {"redislock_enabled": False}, False),
+        (True, {"redislock_beat": False}, False),
+    ],
+)
+def test_a_beat_that_has_something_to_share_needs_a_lock_server(
+    has_unique: bool, settings: dict[str, Any], ends: bool
+) -> None:
+    """As a worker with unique tasks does; the error says what to set, and what goes without."""
+    beat = service(Scheduler, broker_url="amqp://h//", result_backend="rpc://", **settings)
+    forget_unique(beat.app)
+    if has_unique:
+        beat.app.task(base=SingletonTask, name="shop.sync", shared=False)(nothing)
+
+    if ends:
+        remedy = "set redislock_url = .*redislock_enabled = False goes without"
+        with pytest.raises(SystemExit, match=f"beat does not start: .*{remedy}"):
+            prepare_beat(beat)
+    else:
+        assert join(beat) is None
 
 
 @pytest.mark.parametrize("switch", ["redislock_beat", "REDISLOCK_ENABLED"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_redislock.scheduling.state import AHEAD, State, finished, prolonged
+from celery_redislock.scheduling.state import AHEAD, Skipped, State, finished, prolonged
 from tests.states import state_of
 
 AT = datetime(2026, 6, 1, 12, 0, 5, 250_000, tzinfo=timezone.utc)
@@ -99,3 +99,42 @@ def test_a_state_that_is_finished_or_prolonged_keeps_when_it_was_taken() -> None
 
     assert (state.sending_until, state.taken_at, state.ran) == (0, 1780315205.25, AT)
     assert longer._replace(text="") == state_of(text(1780315222750))._replace(text="")
+
+
+SKIPPED = Skipped(1780315205.5, "t1", "queued", 720.0)
+
+
+def test_a_skipped_tick_moves_no_moment_and_is_counted_until_one_is_sent() -> None:
+    """By whom the last one was refused, and how many there were."""
+    before = AT - timedelta(minutes=5)
+    sending = text(1780315215250, ran=before.isoformat())
+    once = finished(sending, is_sent=False, skipped=SKIPPED)
+    twice = finished(once, is_sent=True, skipped=SKIPPED._replace(task_id="t2", state=None, held_for=None))
+    spent = finished(twice, is_sent=False)
+
+    assert (state_of(once).ran, state_of(once).sending_until) == (before, 0)
+    assert state_of(once).skip == SKIPPED
+    assert state_of(twice).ran == before
+    assert state_of(twice).skip == state_of(spent).skip == (1780315205.5, "t2", None, None, 2)
+    sent = state_of(finished(spent, is_sent=True))
+    assert (sent.ran, sent.skip) == (AT, None)
+
+
+@pytest.mark.parametrize(
+    "skip",
+    [
+        None,
+        {},
+        [],
+        "soon",
+        {**SKIPPED._asdict(), "at": "soon"},
+        {**SKIPPED._asdict(), "at": inf},
+        {**SKIPPED._asdict(), "held_for": 1e20},
+        {**SKIPPED._asdict(), "in_a_row": inf},
+    ],
+    ids=str,
+)
+def test_a_state_is_read_without_a_skip_and_with_nonsense_for_one(skip: object) -> None:
+    """A state of an earlier beat has none; and nothing of it stops a schedule."""
+    assert state_of(text()).skip is None
+    assert state_of(text(skip=skip)) == state_of(text())._replace(text=text(skip=skip))

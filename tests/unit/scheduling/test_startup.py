@@ -1,0 +1,111 @@
+"""What a worker and a beat say when they start: how many tasks are unique, and where the locks are."""
+
+import logging
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import celery
+import pytest
+
+from celery_redislock.declaring.options import LockSettings
+from celery_redislock.exceptions import LockOptionError
+from celery_redislock.scheduling.startup import tell, tell_of_beat
+from tests.unit.shop import Shop, body, forget_unique
+
+Said = Callable[[], list[str]]
+
+
+@pytest.fixture
+def shop(shop: Shop) -> Shop:
+    forget_unique(shop.app)
+    return shop
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Said:
+    """Return what tells the lines that were logged."""
+    caplog.set_level(logging.INFO, "celery_redislock")
+    return lambda: [record.getMessage() for record in caplog.records]
+
+
+def entries(*tasks: str) -> list[Any]:
+    return [SimpleNamespace(name=f"e{number:02}", task=task) for number, task in enumerate(tasks)]
+
+
+def test_one_line_says_how_many_tasks_are_unique_and_where_the_locks_are(shop: Shop, said: Said) -> None:
+    """A task that is switched off takes none; one whose options are wrong is meant to."""
+    shop.unique(body)
+    shop.unique(body, name="shop.off", lock=None)
+    shop.app.task(name="shop.plain", shared=False, lazy=False)(body)
+
+    tell(shop.app, LockSettings())
+    shop.unique(body, name="shop.wrong").lock_ttl = "long"
+    tell(shop.app, LockSettings())
+
+    where = f"locks on memory (prefix {shop.store.prefix})"
+    assert said() == [f"redislock: 1 unique task, {where}", f"redislock: 2 unique tasks, {where}"]
+
+
+def test_a_program_without_a_unique_task_says_nothing(shop: Shop, said: Said) -> None:
+    """Unless its beat shares an entry."""
+    plain = entries("shop.plain", "shop.other")
+    tell(shop.app, LockSettings())
+    tell_of_beat(shop.app, LockSettings(), plain)
+    assert said() == []
+
+    tell_of_beat(shop.app, LockSettings(beat=("*",)), plain)
+    assert len(said()) == 1
+    assert said()[0].startswith("redislock: 0 unique tasks, locks on memory")
+    assert said()[0].endswith("; beat shares 2 of 2 entries")
+
+
+def test_a_switch_that_is_off_is_said(shop: Shop, said: Said) -> None:
+    """For an incident, after which it is to be switched on again."""
+    shop.unique(body)
+
+    tell(shop.app, LockSettings(enabled=False))
+
+    assert said() == ["redislock: 1 unique task, locking is switched off (redislock_enabled)"]
+
+
+def test_a_beat_names_the_entries_that_each_beat_sends(shop: Shop, said: Said) -> None:
+    """Ten of them, and what would share them."""
+    shop.unique(body, name="shop.sync")
+    tell_of_beat(shop.app, LockSettings(), entries("shop.sync", "plain", "shop.sync", "other"))
+    tell_of_beat(shop.app, LockSettings(), entries(*["plain"] * 12))
+
+    remedy = '(redislock_beat = "all" shares all)'
+    assert said()[0].endswith(f"; beat shares 2 of 4 entries, not shared: e01, e03 {remedy}")
+    assert (
+        f"; beat shares 0 of 12 entries, not shared: {', '.join(f'e{i:02}' for i in range(10))}" in said()[1]
+    )
+    assert said()[1].endswith(f", e09 and 2 more {remedy}")
+
+
+@pytest.mark.parametrize(
+    ("version", "is_tested"), [((5, 4, 9), False), ((5, 5, 0), True), ((5, 7, 3), True), ((5, 8, 0), False)]
+)
+def test_a_version_of_celery_that_was_not_tested_is_named(
+    shop: Shop, said: Said, monkeypatch: pytest.MonkeyPatch, version: tuple[int, ...], is_tested: bool
+) -> None:
+    """This package stands in for methods of Celery's that have changed before."""
+    shop.unique(body)
+    monkeypatch.setattr(celery, "VERSION", version)
+    monkeypatch.setattr(celery, "__version__", "5.x")
+
+    tell(shop.app, LockSettings())
+
+    assert said()[0].endswith("; Celery 5.x is untested") != is_tested
+
+
+def test_a_lock_server_that_cannot_be_told_is_an_error_for_the_caller(shop: Shop) -> None:
+    """What follows is its matter: a worker ends."""
+    from celery_redislock.declaring.server import use_store
+
+    shop.unique(body)
+    use_store(shop.app, None)
+    shop.app.conf.update(broker_url="amqp://h//", result_backend="rpc://")
+
+    with pytest.raises(LockOptionError, match="neither the broker"):
+        tell(shop.app, LockSettings())
