@@ -253,13 +253,13 @@ class ClusterCase(RedisCase):
     def __init__(self, cluster: Cluster, **store_options: Any) -> None:
         super().__init__(cluster.url, beside=cluster.client, **store_options)
 
-    def keys(self) -> list[str]:
+    def all_keys(self) -> list[str]:
         # The slots that were ever used are kept.
-        return [key for key in RedisCase.keys(self) if key != f"{self.prefix}:slots"]
+        return [key for key in RedisCase.all_keys(self) if key != f"{self.prefix}:slots"]
 
     def close(self) -> None:
         """Remove this test's keys and close its connections; the client is the Cluster's."""
-        for key in RedisCase.keys(self):
+        for key in RedisCase.all_keys(self):
             self.client.delete(key)
         self.redis.close()
 

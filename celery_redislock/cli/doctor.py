@@ -1,5 +1,6 @@
 """The command that checks a set-up: ``doctor``."""
 
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -7,17 +8,19 @@ from datetime import timedelta
 from importlib.metadata import version
 from typing import Any
 
-import celery
 import click
 from kombu.transport import resolve_transport
-from packaging.version import Version
+from packaging.specifiers import SpecifierSet
 
 from celery_redislock.cli import output
-from celery_redislock.cli.subject import LockServer, as_json_option
+from celery_redislock.cli.subject import LockServer, Trouble, as_json_option
 from celery_redislock.declaring.declaration import declaration_of, is_unique
+from celery_redislock.declaring.server import settings_of
+from celery_redislock.declaring.table import DEFAULTS
 from celery_redislock.exceptions import LockOptionError, RedisLockError
 from celery_redislock.locks.connection import mask_password
 from celery_redislock.locks.store import NOBODY, LockStore
+from celery_redislock.publishing import promote
 
 #: Seconds by which a clock may differ before it is told: ages and waiting times are shown that much wrong.
 APART = 1.0
@@ -25,9 +28,9 @@ APART = 1.0
 #: The part of ``maxmemory`` from which on it is told.
 NEARLY_FULL = 0.9
 
-#: Celery's minor versions that the tests play, and the least version of a lock server.
-TESTED = ("5.5", "5.6", "5.7")
-LEAST = Version("6.2")
+#: The versions that the tests play, by distribution, and the least version of a lock server.
+TESTED = {"celery": ">=5.5,<5.8", "redis": ">=5.2.1,<9"}
+LEAST = (6, 2)
 
 #: What was found: its level and text. A note is no risk by itself; an error means that something cannot work.
 _Found = tuple[str, str]
@@ -39,7 +42,8 @@ _STATUS = {"ok": 0, "note": 0, "warning": 1, "error": 2}
 _ASKED = (
     ("server", "redis_version"), ("server", "valkey_version"), ("memory", "maxmemory"),
     ("memory", "used_memory"), ("memory", "maxmemory_policy"), ("persistence", "aof_enabled"),
-    ("persistence", "rdb_last_bgsave_status"), ("replication", "connected_slaves"),
+    ("persistence", "aof_last_write_status"), ("persistence", "rdb_last_bgsave_status"),
+    ("replication", "connected_slaves"),
 )  # fmt: skip
 
 
@@ -56,7 +60,15 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     Exit status: 0 all is well, 1 something is at risk, 2 something cannot work.
     """
     server = LockServer.of(ctx)
-    found = [*_of_server(server.store), *(_of_app(server) if server.app is not None else ())]
+    replicas: int | str = 0
+    of_tasks: list[_Found] = []
+    some_wait = False
+    if server.app is not None:
+        replicas = settings_of(server.app).min_replicas
+        of_tasks, some_wait = _of_tasks(server)
+    found = [*_of_server(server.store, replicas, some_wait=some_wait), *of_tasks]
+    if server.app is not None:
+        found += [*_of_visibility(server.app), *_of_workers(server.app), *_of_versions()]
     if as_json:
         findings = [{"level": level, "text": text} for level, text in found]
         output.write_json({"server": server.store.server, "findings": findings})
@@ -66,36 +78,38 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     ctx.exit(max(_STATUS[level] for level, _ in found))
 
 
-def _of_server(store: LockStore) -> Iterator[_Found]:
+def _of_server(store: LockStore, replicas: int | str, *, some_wait: bool) -> Iterator[_Found]:
+    from celery_redislock.receiving.check import problems_of_server  # noqa: PLC0415  imports a worker's parts
+
     try:
         store.release("message:", NOBODY)  # changes nothing, and fails where a lock would
         says = {name: store.server_says(section, name) for section, name in _ASKED}
         apart = _apart(store)
+        problems = problems_of_server(store, some_wait=some_wait)
     except RedisLockError as error:
         yield "error", str(error)
         return
     name = "Redis" if says["valkey_version"] is None else "Valkey"
-    number = says["valkey_version"] or says["redis_version"]
+    number = says["valkey_version"] or says["redis_version"] or ""
+    known = tuple(map(int, re.findall("[0-9]+", number)[:2]))
     yield "ok", f"{store.server} takes locks, under the prefix {store.prefix}: {name} {number or '?'}"
-    if number and Version(number) < LEAST:
-        yield "error", f"{name} {number} is older than {LEAST}: update it"
+    if known and known < LEAST:
+        yield "error", f"{name} {number} is older than 6.2: update it"
+    for problem in problems:
+        yield "warning", problem
     yield from _of_memory(says)
     yield from _of_durability(says)
+    yield from _of_replicas(says["connected_slaves"], replicas)
     if apart is not None and abs(apart) > APART:
         where = "ahead of" if apart > 0 else "behind"
-        yield (
-            "warning",
-            f"its clock is {abs(apart):.1f} s {where} this machine's: ages are that much off",
+        text = (
+            f"its clock is {abs(apart):.1f} s {where} this machine's: ages are shown that much wrong; "
+            "set both by NTP"
         )
+        yield "warning", text
     elif apart is not None:
         yield "ok", f"its clock and this machine's are {abs(apart):.1f} s apart"
-    with suppress(RedisLockError):  # a user who may not look
-        for prefix in store.other_prefixes():
-            text = (
-                f"locks are held there under the prefix {prefix!r} as well: if that is this app, its "
-                "processes do not exclude each other; give all of them one redislock_prefix"
-            )
-            yield "warning", text
+    yield from _of_prefixes(store)
 
 
 def _apart(store: LockStore) -> float | None:
@@ -105,17 +119,15 @@ def _apart(store: LockStore) -> float | None:
 
 
 def _of_memory(says: Mapping[str, str | None]) -> Iterator[_Found]:
-    policy = says["maxmemory_policy"] or "noeviction"
+    policy = says["maxmemory_policy"]
     most = int(says["maxmemory"] or 0)
     used = int(says["used_memory"] or 0)
-    if policy != "noeviction":
-        yield "warning", f"maxmemory-policy is {policy}: short of memory it deletes locks; set noeviction"
     if most and used >= NEARLY_FULL * most:
         text = (
             f"{used / most:.0%} of its memory are used: when it is full, no call is accepted any more; "
             "raise maxmemory, or find what fills it (redis-cli --bigkeys)"
         )
-        yield "warning", text
+        yield "error" if used >= most else "warning", text
     elif policy == "noeviction":
         yield "ok", f"it deletes no lock when it is short of memory, and has used {used / 1e6:.0f} MB"
 
@@ -123,52 +135,85 @@ def _of_memory(says: Mapping[str, str | None]) -> Iterator[_Found]:
 def _of_durability(says: Mapping[str, str | None]) -> Iterator[_Found]:
     if says["aof_enabled"] == "1":
         yield "ok", "it keeps an append-only file"
-    else:
+    elif says["aof_enabled"] == "0":
         text = (
             "it keeps no append-only file: a restart forgets what came after its last snapshot, locks of "
             "running tasks and what waits in line too; appendonly yes keeps them"
         )
         yield "note", text
-    if says["rdb_last_bgsave_status"] not in {None, "ok"}:
-        yield "warning", "its last snapshot failed, after which Redis may refuse writes: look into its log"
-    if says["connected_slaves"] not in {None, "0"}:
+    for name, what in (("rdb_last_bgsave_status", "snapshot"), ("aof_last_write_status", "write to disk")):
+        if says[name] not in {None, "ok"}:
+            yield "warning", f"its last {what} failed, after which it may refuse writes: look into its log"
+
+
+def _of_replicas(online: str | None, wanted: int | str) -> Iterator[_Found]:
+    if online is None or (online == "0" and wanted in {0, "auto"}):
+        return
+    if wanted == 0:
         text = (
-            f"it has {says['connected_slaves']} replicas: a failover may forget its latest locks, unless "
+            f"it has {online} replicas: a failover may forget its latest locks, unless "
             "redislock_min_replicas waits for them"
         )
         yield "note", text
+    elif wanted != "auto" and int(online) < int(wanted):
+        text = (
+            f"redislock_min_replicas is {wanted}, and {online} replicas are online: no lock is granted; "
+            "bring them back, or lower it"
+        )
+        yield "error", text
+    else:
+        yield "ok", f"{online} replicas are online, and redislock_min_replicas is {wanted}"
 
 
-def _of_app(server: LockServer) -> Iterator[_Found]:
-    from celery_redislock.receiving.check import problems_of_app  # noqa: PLC0415  imports a worker's parts
+def _of_prefixes(store: LockStore) -> Iterator[_Found]:
+    try:
+        others = store.other_prefixes()
+    except RedisLockError as error:  # a user who may not look
+        yield "note", f"locks under other prefixes could not be looked for: {error}"
+        return
+    for prefix in others:
+        text = (
+            f"locks are held there under the prefix {prefix!r} as well: if that is this app, its "
+            "processes do not exclude each other; give all of them one redislock_prefix"
+        )
+        yield "warning", text
+
+
+def _of_tasks(server: LockServer) -> tuple[list[_Found], bool]:
+    """Return what is wrong with the tasks, and whether some of them wait in line."""
+    from celery_redislock.receiving.check import off_disk, problems_of_tasks  # noqa: PLC0415  as above
 
     app = server.app
-    tasks = {name: task for name, task in server.tasks().items() if is_unique(task)}
-    problems = problems_of_app(app)
-    for problem in dict.fromkeys(problems):
-        yield "warning", problem
-    if not problems:
-        yield "ok", f"{len(tasks)} unique tasks, and nothing is wrong with their options"
+    try:
+        tasks = {name: task for name, task in server.tasks().items() if is_unique(task)}
+    except Trouble as trouble:
+        return [("error", trouble.message)], False
+    with suppress(Exception):  # an unknown broker is told by what asks the workers
+        promote.install(app, server.store)  # so that the store knows which broker it stands beside
+    problems, _, some_wait = problems_of_tasks(app)
+    found: list[_Found] = []
+    if off := off_disk(app):
+        found.append(("error", off))
+    refused = set()
     for name, task in tasks.items():
-        with suppress(LockOptionError):  # told above
-            yield from _of_results(app, name, task)
-    yield from _of_visibility(app)
-    yield from _of_workers(app)
-    versions = f"Celery {celery.__version__}, redis-py {version('redis')}"
-    if celery.__version__.startswith(TESTED):
-        yield "ok", versions
-    else:
-        yield "note", f"{versions}: tests are run with Celery {', '.join(TESTED)}"
+        try:
+            found += _of_results(app, name, task)
+        except LockOptionError as error:
+            refused.add(str(error))
+    found += [("error" if text in refused else "warning", text) for text in dict.fromkeys(problems)]
+    if not found:
+        found = [("ok", f"{len(tasks)} unique tasks, and nothing is wrong with their options")]
+    return found, some_wait
 
 
 def _of_results(app: Any, name: str, task: Any) -> Iterator[_Found]:
     period = declaration_of(task).options.lock_period
     expires = app.conf.result_expires
     kept = expires.total_seconds() if isinstance(expires, timedelta) else expires
-    if period and kept and period > kept and not task.ignore_result:
+    if period and kept and period > kept and app.conf.result_backend and not task.ignore_result:
         text = (
             f"{name}: a result is kept for {kept:g} s (result_expires), its lock_period is {period:g} s: "
-            "get() of a call that is skipped after that waits for ever"
+            "get() of a call that is skipped after that waits for ever; raise result_expires"
         )
         yield "warning", text
 
@@ -183,7 +228,7 @@ def _of_visibility(app: Any) -> Iterator[_Found]:
     longer = [
         task.name
         for task in app.tasks.values()
-        if task.acks_late and not is_unique(task)
+        if task.acks_late and not is_unique(task) and not task.name.startswith("celery.")
         if (task.time_limit or app.conf.task_time_limit or 0) > timeout
     ]
     if longer and ("redis" in transport or "SQS" in transport):
@@ -192,7 +237,7 @@ def _of_visibility(app: Any) -> Iterator[_Found]:
             f"limit of these plain tasks is longer: {', '.join(longer[:5])}. Raise it, or make them unique: "
             "then a copy waits, and does nothing"
         )
-        yield "warning", text
+        yield "note", text
 
 
 def _of_workers(app: Any) -> Iterator[_Found]:
@@ -213,13 +258,26 @@ def _of_workers(app: Any) -> Iterator[_Found]:
 
 def _differing(app: Any, theirs: Mapping[str, Any]) -> Iterator[str]:
     for name in ("redislock_url", "redislock_prefix", "redislock_enabled"):
-        here, there = map(_shown, (app.conf.get(name), theirs.get(name)))
+        here = app.conf.get(name)
+        if name == "redislock_url" and not isinstance(here, str | None):
+            continue  # a client or a callable, whose text tells nothing
+        here, there = (_shown(name, value) for value in (here, theirs.get(name)))
         if here != there:
-            yield f"{name} = {there!r}, and this program has {here!r}"
+            yield f"{name} = {there}, and this program has {here}"
 
 
-def _shown(value: object) -> str | None:
-    return None if value is None else mask_password(str(value))
+def _shown(name: str, value: object) -> str:
+    value = DEFAULTS[name] if value is None else value
+    return repr(mask_password(value) if isinstance(value, str) else value)
+
+
+def _of_versions() -> Iterator[_Found]:
+    for name, tested in TESTED.items():
+        number = version(name)
+        if SpecifierSet(tested).contains(number, prereleases=True):
+            yield "ok", f"{name} {number}"
+        else:
+            yield "warning", f"{name} {number} is not tested with this package: use {tested}"
 
 
 COMMANDS: Mapping[str, click.Command] = {"doctor": doctor}

@@ -117,17 +117,21 @@ def _subject(server: LockServer, words: tuple[str, ...]) -> Subject:
         raise Trouble(f"{name} takes no lock: its base is not SingletonTask, so none keeps it from running")
     if task is not None:
         return _of_task(server, name, task, given)
-    _, holders = find(server, words)
+    if given:
+        find(server, words)  # says why not
+    holders = [*map(Holder.of, server.store.holders(name))]
     history = server.store.happened(name)
-    is_key = any(holder.key == name for holder in holders) or server.store.waiting(name)[0] > 0
-    if is_key or history.refused or history.forced:
+    if holders or history.refused or history.forced or server.store.waiting(name)[0]:
         return Subject(name, holders, [], (name,), _only(holders))
+    # One look at all locks, of which there may be many.
+    by_name = [holder for holder in server.holders() if name in {holder.owner, holder.task}]
+    holders = [holder for holder in by_name if holder.owner == name]
     places = [place for place in server.places() if place.waiter.owner == name]
     found = [holder.key for holder in holders] + [place.waiter.key for place in places]
     is_its: Callable[[Refused], bool] = lambda each: each.hold.owner == name  # noqa: E731
     found = found or [each.hold.name for each in _refused(server, Subject(name, [], [], is_its=is_its))]
-    if not found and (former := [*server.holders(task=name)]):
-        return Subject(name, former, [], task_id=_only(former), is_former=True)
+    if by_name and not found:
+        return Subject(name, by_name, [], task_id=_only(by_name), is_former=True)
     keys = (*dict.fromkeys(found),)
     holders = holders or [Holder.of(hold) for key in keys for hold in server.store.holders(key)]
     return Subject(name, holders, places, keys, name, is_its=is_its)

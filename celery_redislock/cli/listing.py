@@ -4,7 +4,6 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
 from typing import Any
 
 import click
@@ -32,8 +31,9 @@ _ORDERS: Mapping[str, Callable[[Holder], Any]] = {
 
 _HEAD = ("KEY", "STATE", "TASK", "OWNER", "WHERE", "AGE", "REMAINING", "ABOUT")
 
-#: The columns that are cut to fit a terminal, the least needed first, and what is left of each at least.
-_CUT = {3: 9, 4: 6, 7: 8, 0: 12, 2: 8}
+#: The columns that are cut to fit a terminal, in this order, and what is left of each at least; where that
+#: is not enough, they are cut further.
+_CUT = (*{3: 9, 0: 12, 2: 8, 4: 6, 7: 8}.items(), (3, 5), (0, 6), (2, 5), (4, 5), (7, 5))
 
 
 @click.command("list")
@@ -66,16 +66,15 @@ def list_locks(
     free, but its lock_period has not passed since the last acceptance, so it refuses the next call.
     WHERE is the host and the process that took the lock; ABOUT is what lock_describe says of the call.
 
-    Of more locks than --limit those are shown that end first. On a terminal the columns are cut to its
-    width.
+    All that fits is counted in the last line, however many are shown. On a terminal the columns are cut to
+    its width.
 
     Exit status: 0, also if nothing is held; 2 on error.
     """
     server = LockServer.of(ctx)
     holders = server.holders(key=pattern, task=task, host=host)
-    chosen = (one for one in holders if _fits(one, state, older_than))
-    found = list(islice(chosen, limit + 1))
-    shown = sorted(found[:limit], key=_ORDERS[sort])
+    found = sorted((one for one in holders if _fits(one, state, older_than)), key=_ORDERS[sort])
+    shown = found[:limit]
     if as_json:
         output.write_json({"server": server.store.server, "locks": shown, "more": len(found) > limit})
         return
@@ -85,7 +84,7 @@ def list_locks(
         return
     is_cut = sys.stdout.isatty() and not wide
     click.echo(_table(shown, shutil.get_terminal_size().columns if is_cut else None))
-    click.echo(_totals(shown, is_all=len(found) <= limit))
+    click.echo(_totals(found, len(shown)))
 
 
 def told_patterns(pattern: str | None, task: str | None, host: str | None) -> str:
@@ -115,7 +114,7 @@ def _table(shown: Sequence[Holder], width: int | None) -> str:
 def _cut(rows: list[list[str]], width: int) -> list[list[str]]:
     """Cut columns until the table fits, or each has its least width."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for column, least in _CUT.items():
+    for column, least in _CUT:
         if column < len(widths):
             over = sum(widths) + 2 * (len(widths) - 1) - width
             widths[column] = max(min(least, widths[column]), widths[column] - max(0, over))
@@ -126,12 +125,12 @@ def _shortened(cell: str, most: int) -> str:
     return cell if len(cell) <= most else f"{cell[: most - 1]}…"
 
 
-def _totals(shown: Sequence[Holder], *, is_all: bool) -> str:
-    counts = Counter(one.state for one in shown)
+def _totals(found: Sequence[Holder], shown: int) -> str:
+    counts = Counter(one.state for one in found)
     states = ", ".join(f"{number} {state}" for state, number in counts.most_common())
-    oldest = max((output.age(one) or 0.0 for one in shown), default=0.0)
-    locks = "1 lock" if len(shown) == 1 else f"{len(shown)} locks"
-    more = "" if is_all else "; there are more: --limit"
+    oldest = max(output.age(one) or 0.0 for one in found)
+    locks = "1 lock" if len(found) == 1 else f"{len(found)} locks"
+    more = "" if shown == len(found) else f"; {shown} are shown: --limit"
     return f"{locks}: {states}; oldest {output.duration(oldest)}{more}"
 
 

@@ -13,7 +13,7 @@ from celery_redislock.receiving.parking import waits
 from celery_redislock.scheduling.entries import entries_of, problems_of
 from celery_redislock.scheduling.startup import tell
 
-__all__ = ["check_worker", "problems_of_app"]
+__all__ = ["check_worker", "off_disk", "problems_of_app", "problems_of_server", "problems_of_tasks"]
 
 #: The pools whose bodies run in a main thread, where a lost lock can interrupt them.
 _INTERRUPTIBLE_POOLS = frozenset({"prefork", "solo"})
@@ -26,7 +26,8 @@ def check_worker(instance: Any = None, **_: Any) -> None:
     ``celeryd_after_setup`` of ``celery worker``: its log is there by now, its pool not yet (5.7.0).
     """
     _insist_on_server(instance.app)
-    _insist_on_disk(instance.app)
+    if off := off_disk(instance.app):
+        raise SystemExit(off)
     policy = instance.app.conf.get("redislock_check") or "warn"
     if policy == "ignore":
         return
@@ -51,23 +52,33 @@ def _insist_on_server(app: Any) -> None:
         pass  # each task reports it
 
 
-def _insist_on_disk(app: Any) -> None:
-    """End the worker where locks, or what waits, must be on disk, and the lock server cannot tell that."""
+def off_disk(app: Any) -> str | None:
+    """Return why no worker may start: locks, or what waits, must be on disk, and the server cannot tell."""
     with suppress(LockOptionError):  # each task reports it
         settings = settings_of(app)
         store = store_of(app, settings)
         if not (settings.sync or (settings.park_sync and store.home)):
-            return
+            return None
         try:
             store.confirm_on_disk()
         except LockUnavailable as error:
             if error.was_refused:  # one that is away grants and parks nothing, and is asked again each time
                 setting = "redislock_sync" if settings.sync else "redislock_park_sync"
-                raise SystemExit(f"{setting} is 'aof', and {store.server}: {error.reason}") from error
+                return f"{setting} is 'aof', and {store.server}: {error.reason}"
+    return None
 
 
 def problems_of_app(app: Any, pool: str = "") -> list[str]:
     """Return what would go wrong with an app's tasks, schedule and lock server; ``pool``: of the worker."""
+    problems, store, some_wait = problems_of_tasks(app, pool)
+    return problems if store is None else problems + problems_of_server(store, some_wait=some_wait)
+
+
+def problems_of_tasks(app: Any, pool: str = "") -> tuple[list[str], LockStore | None, bool]:
+    """Return what would go wrong with an app's settings, schedule and tasks; ``pool``: of the worker.
+
+    And where its tasks lock, ``None`` if none does, and whether some of them wait in line.
+    """
     problems = setting_problems(app)
     if app.conf.beat_schedule:
         problems += problems_of(app, entries_of(app))
@@ -91,17 +102,16 @@ def problems_of_app(app: Any, pool: str = "") -> list[str]:
             problems += [f"{task.name}: {problem}" for problem in found]
         except LockOptionError as error:
             problems.append(str(error))
-    if store is not None:
-        problems += _server_problems(store, some_wait=some_wait)
-        if app.conf.get("redislock_park_sync") and not store.home:
-            problems.append(
-                "redislock_park_sync has no effect: the lock server is the broker, so what waits is as "
-                "durable as what is queued; leave it out"
-            )
-    return problems
+    if store is not None and app.conf.get("redislock_park_sync") and not store.home:
+        problems.append(
+            "redislock_park_sync has no effect: the lock server is the broker, so what waits is as "
+            "durable as what is queued; leave it out"
+        )
+    return problems, store, some_wait
 
 
-def _server_problems(store: LockStore, *, some_wait: bool) -> list[str]:
+def problems_of_server(store: LockStore, *, some_wait: bool) -> list[str]:
+    """Return what would go wrong on a lock server; ``some_wait``: messages are to wait there."""
     problems = []
     try:
         # It changes nothing, and fails where a lock would: on a replica, a Cluster's node, without scripts.

@@ -1,13 +1,16 @@
 """``celery -A proj redislock`` and ``celery-redislock``, as processes, on real locks."""
 
+import fcntl
 import json
 import os
 import pty
 import shlex
 import shutil
 import socket
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -123,6 +126,21 @@ def _answered(shell: Shell, answer: str, *words: str) -> subprocess.CompletedPro
         )  # fmt: skip
 
 
+def _on_terminal(shell: Shell, columns: int, *words: str) -> str:
+    """Run ``celery-redislock`` whose output is a terminal of so many columns; return what it shows there."""
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    with os.fdopen(ours, "rb", 0) as person, os.fdopen(its, "wb", 0) as terminal:
+        subprocess.run(
+            [*_STANDALONE, *shell.where, *words],
+            cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=terminal, timeout=60, check=True,
+        )  # fmt: skip
+        # A terminal's other side is emptied before this one is closed, or what it has is lost.
+        shown = person.read(65536)
+    return shown.decode().replace("\r\n", "\n")
+
+
 class TestList:
     def test_that_nothing_is_held_is_said_and_is_no_failure(self, shell: Shell) -> None:
         """A script under ``set -e`` goes on where nothing runs, or where the app's modules are not there."""
@@ -178,6 +196,44 @@ class TestList:
 
         assert head.split()[-1] == "ABOUT"
         assert first.endswith("  order 7")
+
+    def test_all_that_fits_is_counted_also_where_few_are_shown(self, shell: Shell) -> None:
+        """The oldest are shown, which need not be the first to expire."""
+        for number in range(5):
+            shell.hold(f"k{number}", ttl=100.0 + number, since=time.time() - 600 * number)
+        shell.hold("other", task="shop.a")
+
+        done = shell.standalone("list", "--limit", "2", "--task", "shop.nightly")
+
+        _, first, second, totals = done.stdout.splitlines()
+        assert [first.split()[0], second.split()[0]] == ["k4", "k3"]
+        assert totals.startswith("5 locks: 5 queued; oldest 0:40:0")
+        assert totals.endswith("; 2 are shown: --limit")
+
+    @pytest.mark.parametrize(("columns", "words"), [(80, []), (120, []), (80, ["--wide"])])
+    def test_a_list_fits_its_terminal_and_a_pipe_is_not_cut(
+        self, shell: Shell, columns: int, words: list[str]
+    ) -> None:
+        """At 80 columns, too, with ids and names as they are, and a lock that is days old."""
+        key = "proj.billing.tasks.sync_account:v1:33ad68c0ffee33ad68c0ffee33ad68c0"
+        owner = "7f1c0c9e-2f4e-4b53-9a3c-2d4e0d4b7a11"
+        about = {"task": "proj.billing.tasks.sync_account", "host": "web-7.example.com", "about": "order 7"}
+        shell.hold(key, owner=owner, ttl=300_000.0, since=time.time() - 400_000, **about)
+
+        table = _on_terminal(shell, columns, "list", *words)
+        pipe = shell.standalone("list").stdout
+
+        assert key in pipe
+        assert owner in pipe
+        if words:
+            assert "…" not in table
+            assert [len(line) for line in table.splitlines()[:2]] == [
+                len(line) for line in pipe.splitlines()[:2]
+            ]
+        else:
+            assert max(map(len, table.splitlines())) <= columns
+            assert table.splitlines()[0].split() == pipe.splitlines()[0].split()
+            assert "…" in table
 
     def test_json_is_one_document_with_the_documented_names(self, shell: Shell) -> None:
         owner = shell.hold("night", state="running")

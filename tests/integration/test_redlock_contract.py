@@ -31,8 +31,11 @@ LOOKING = {
 #: A millisecond is not enough for two rounds.
 TOO_SHORT = {"test_a_ttl_is_kept_to_the_millisecond"}
 
+#: A clock, of which each of the servers has one.
+ASKING = {"test_one_server_tells_its_time_and_nothing_else_does"}
+
 _TESTS = {name: test for name, test in vars(contract).items() if name.startswith("test_")}
-_NOT_HERE = TAKING_OVER | LOOKING | TOO_SHORT
+_NOT_HERE = TAKING_OVER | LOOKING | TOO_SHORT | ASKING
 globals().update({name: test for name, test in _TESTS.items() if name not in _NOT_HERE})
 
 
@@ -98,6 +101,8 @@ REFUSED: dict[str, Callable[[QuorumCase], object]] = {
     "limit": lambda case: case.store.limit("n", 2, ttl=1.0),
     "scripts": lambda case: case.store.scripts(["tick_take"], "celery_redislock.scheduling"),
     "server_says": lambda case: case.store.server_says("server", "redis_version"),
+    "clock": lambda case: case.store.clock(),
+    "other_prefixes": lambda case: case.store.other_prefixes(),
     "confirm_on_disk": lambda case: case.store.confirm_on_disk(),
 }
 

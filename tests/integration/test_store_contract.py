@@ -8,7 +8,7 @@ import pytest
 from celery_redislock.locks.lease import new_token
 from celery_redislock.locks.store import Term
 from tests.kinds import CALLED, NAMED, SERVERS, ids_of, store_case
-from tests.stores import ABOUT, FACTS, StoreCase, granted, refused
+from tests.stores import ABOUT, FACTS, ClusterCase, MemoryCase, StoreCase, granted, refused
 
 A, B, C = "job-a/1", "job-b/1", "job-c/1"
 
@@ -281,3 +281,16 @@ def test_what_is_begun_is_answered_as_an_acquire_is(case: StoreCase) -> None:
     told = [(granted(each).repeated, granted(each).taken_over) for each in answers]
     assert told == [(False, False), (True, False), (False, True)]
     assert case.holder() == B
+
+
+def test_one_server_tells_its_time_and_nothing_else_does(case: StoreCase) -> None:
+    """Seconds since the epoch, to compare with one's own. In memory, and of many nodes, there is none."""
+    before = time.time()
+    now = case.store.clock()
+    after = time.time()
+
+    if isinstance(case, MemoryCase | ClusterCase):
+        assert (now, case.store.other_prefixes()) == (None, [])
+    else:
+        assert now is not None
+        assert before - 0.01 <= now <= after + 0.01

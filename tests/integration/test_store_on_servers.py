@@ -265,3 +265,36 @@ class TestResults:
         assert (answer.released, is_stored) == (False, True)
         assert answer.held_by is not None
         assert answer.held_by.token == server_case.holder() == B
+
+
+class TestOtherPrefixes:
+    """Under which others keep locks on the same server: for a check by an operator."""
+
+    def test_only_those_under_which_a_lock_is_held_are_told(self, lone_case: RedisCase) -> None:
+        """Neither our own, nor an index that is empty by now, nor another program's key of such a name."""
+        lone_case.take(A)
+        with (
+            closing(connect(lone_case.url, prefix="a:b")) as held,
+            closing(connect(lone_case.url, prefix="free")) as free,
+        ):
+            granted(free.acquire("n", A, 30.0))
+            granted(held.acquire("n", A, 30.0, period=60.0))
+            lone_case.client.delete("free:{n}:lock")
+            lone_case.client.zadd("articles:index", {"n": 9e12})
+            lone_case.client.set("cache:index", "another type")
+
+            assert lone_case.redis.other_prefixes() == ["a:b"]
+            held.force_release("n")
+            assert lone_case.redis.other_prefixes() == []
+
+    def test_they_are_found_among_thousands_of_keys_but_not_beyond_a_bound(
+        self, lone_case: RedisCase, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is asked for a thousand at a time, so that no request keeps the server for long."""
+        lone_case.client.mset({f"key:{number}": 1 for number in range(5000)})
+        with closing(connect(lone_case.url, prefix="another")) as store:
+            granted(store.acquire("n", A, 30.0))
+
+            assert lone_case.redis.other_prefixes() == ["another"]
+        monkeypatch.setattr("celery_redislock.locks.redisstore.SCANS", 0)
+        assert lone_case.redis.other_prefixes() == []

@@ -1,0 +1,309 @@
+"""``celery -A proj redislock doctor`` and ``celery-redislock doctor``, on systems that are really broken."""
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import redis
+
+from celery_redislock.locks import Lock, connect
+from tests.facts import wait_until
+from tests.integration.commands import ROOT, run_command
+from tests.pages import acl_rule
+from tests.servers import EmbeddedServer
+
+APP = "tests.integration.doctor_app"
+
+#: Results are kept for longer than any period, so that nothing is wrong.
+WELL = {"result_expires": 7 * 86400}
+
+#: Seconds until a worker answers, on the busiest machine.
+PATIENCE = 60.0
+
+
+class Answer(NamedTuple):
+    """What ``doctor`` says."""
+
+    status: int
+    findings: list[dict[str, str]]
+
+    def of(self, level: str) -> list[str]:
+        """The texts of this level."""
+        return [each["text"] for each in self.findings if each["level"] == level]
+
+
+def _environment(settings: Mapping[str, Any]) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if k != "REDIS_URL" and not k.startswith("CELERY_")}
+    return {**kept, "DOCTOR_APP": json.dumps(settings)}
+
+
+def _read(done: subprocess.CompletedProcess[str]) -> Answer:
+    # A misspelt setting is told there by every program that takes no lock, too.
+    assert [line for line in done.stderr.splitlines() if " is no setting; " not in line] == []
+    document = json.loads(done.stdout)
+    assert list(document) == ["version", "server", "findings"]
+    return Answer(done.returncode, document["findings"])
+
+
+def of_server(url: str, prefix: str = "redislock") -> Answer:
+    """Ask about a server only."""
+    words = ["--url", url, "--prefix", prefix, "doctor", "--json"]
+    return _read(run_command("celery-redislock", words, _environment({})))
+
+
+def of_app(url: str, **settings: Any) -> Answer:
+    """Ask about an app whose broker, results and locks are on one server, unless its settings differ."""
+    conf = {"broker_url": url, "result_backend": url, **WELL, **settings}
+    return _read(run_command("celery", ["-A", APP, "redislock", "doctor", "--json"], _environment(conf)))
+
+
+@contextmanager
+def server_with(*arguments: str) -> Iterator[str]:
+    """Yield the URL of a server of one's own that was started with these arguments."""
+    with EmbeddedServer(port=0, extra_args=arguments) as server:
+        yield _url(server)
+
+
+def _url(server: EmbeddedServer) -> str:
+    return f"redis://127.0.0.1:{server.port}/0"
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """Where a server runs with which nothing is wrong, and which keeps nothing on disk."""
+    with server_with() as url:
+        yield url
+
+
+@contextmanager
+def worker(url: str, **settings: Any) -> Iterator[str]:
+    """Run a real worker with these settings; yield its name when it answers."""
+    conf = {"broker_url": url, "result_backend": url, **WELL, **settings}
+    name = f"w{secrets.token_hex(4)}@here"
+    command = [sys.executable, "-m", "celery", "-A", APP, "worker", "-P", "solo", "-n", name, "-l", "warning"]
+    process = subprocess.Popen(command, cwd=ROOT, env=_environment(conf), stderr=subprocess.DEVNULL,
+                               stdout=subprocess.DEVNULL)  # fmt: skip
+    try:
+        assert wait_until(lambda: name in str(of_app(url, **settings).findings), PATIENCE)
+        yield name
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) is not None
+
+
+def one(texts: list[str], *said: str) -> str:
+    """The one text there is, which says all this."""
+    (text,) = texts
+    assert [part for part in said if part not in text] == []
+    return text
+
+
+class TestServer:
+    def test_with_a_server_that_is_well_it_says_where_locks_are_and_ends_with_0(self, url: str) -> None:
+        """What is told of it is no risk: the exit status is for a script."""
+        answer = of_server(url)
+
+        assert (answer.status, answer.of("warning"), answer.of("error")) == (0, [], [])
+        assert f"{url} takes locks, under the prefix redislock: " in answer.findings[0]["text"]
+        one(answer.of("note"), "it keeps no append-only file", "appendonly yes")
+        assert [text for text in answer.of("ok") if "s apart" in text]
+
+    def test_people_get_a_line_for_each_finding(self, url: str) -> None:
+        done = run_command("celery-redislock", ["--url", url, "doctor"], _environment({}))
+
+        assert (done.returncode, done.stderr) == (0, "")
+        levels = [line.split()[0] for line in done.stdout.splitlines()]
+        assert levels == ["ok", "ok", "note", "ok"]
+
+    def test_one_that_keeps_a_file_is_well(self, tmp_path: Path) -> None:
+        with EmbeddedServer(port=0, data_dir=tmp_path) as server:
+            answer = of_server(_url(server))
+
+        assert (answer.status, answer.of("note")) == (0, [])
+        assert "it keeps an append-only file" in answer.of("ok")
+
+    def test_one_that_deletes_locks_is_a_warning_which_is_given_once(self) -> None:
+        """Law 1: short of memory it frees the key of a running task."""
+        with server_with("--maxmemory-policy", "allkeys-lru") as url:
+            alone, beside = of_server(url), of_app(url)
+
+        assert alone.status == 1
+        one(alone.of("warning"), "'allkeys-lru'", "set it to 'noeviction'")
+        assert [text for text in beside.of("warning") if "allkeys-lru" in text] == alone.of("warning")
+
+    @pytest.mark.parametrize(("part", "status", "level"), [(0.95, 1, "warning"), (2.0, 2, "error")])
+    def test_one_whose_memory_is_nearly_full_is_told_with_figures(
+        self, part: float, status: int, level: str
+    ) -> None:
+        """A full one accepts no call any more."""
+        with server_with() as url, closing(redis.Redis.from_url(url)) as client:
+            client.set("filler", "x" * 50_000_000)
+            of_server(url)  # its connections, and the scripts, take memory, too
+            used: Any = client.info("memory")
+            client.config_set("maxmemory", int(used["used_memory"] / part))
+            answer = of_server(url)
+
+        assert answer.status == status
+        one(answer.of(level), f"{part:.0%} of its memory", "raise maxmemory")
+
+    def test_locks_under_another_prefix_are_told_and_a_name_that_looks_like_it_is_not(self) -> None:
+        """Publishers and workers that differ in it do not exclude each other."""
+        with (
+            server_with() as url,
+            closing(connect(url, prefix="staging")) as store,
+            closing(redis.Redis.from_url(url)) as client,
+            Lock(store, "n"),
+        ):
+            client.zadd("articles:index", {"no lock": 9e12})
+            client.set("cache:index", "another type")
+            here, there = of_server(url), of_server(url, "staging")
+
+        assert (here.status, there.status) == (1, 0)
+        one(here.of("warning"), "under the prefix 'staging' as well", "one redislock_prefix")
+
+    def test_a_user_who_may_not_look_for_them_is_told_so(self) -> None:
+        """With the ACL of the page all else is answered."""
+        with server_with() as url, closing(redis.Redis.from_url(url)) as client:
+            client.execute_command(*acl_rule())  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
+            answer = of_server(url.replace("//", "//locks:password@"))
+
+        assert (answer.status, answer.of("warning"), answer.of("error")) == (0, [], [])
+        assert [text for text in answer.of("note") if "other prefixes could not be looked for" in text]
+        assert "password" not in str(answer.findings)
+
+
+class TestServerThatTakesNoLocks:
+    """Exit status 2; and one finding about the server, because nothing else can be asked."""
+
+    def check(self, answer: Answer, *said: str) -> None:
+        assert answer.status == 2
+        one(answer.of("error"), *said)
+        assert len(answer.findings) == 1
+
+    def test_a_replica(self, url: str) -> None:
+        port = url.rpartition(":")[2].removesuffix("/0")
+        with server_with("--replicaof", "127.0.0.1", port) as replica:
+            self.check(of_server(replica), "replica")
+
+    def test_a_user_without_scripts(self) -> None:
+        with server_with() as url, closing(redis.Redis.from_url(url)) as client:
+            client.acl_setuser("locks", enabled=True, passwords=["+password"], keys=["*"],
+                               commands=["+@all", "-eval", "-evalsha"])  # fmt: skip
+            self.check(of_server(url.replace("//", "//locks:password@")), "eval")
+
+    def test_one_that_is_down(self) -> None:
+        with server_with() as url:
+            pass
+
+        self.check(of_server(url), "refused")
+
+    def test_one_that_is_silent(self) -> None:
+        """Within the time that a lock would take to fail."""
+        with EmbeddedServer(port=0) as server:
+            server.pause()
+            try:
+                answer = of_server(_url(server))
+            finally:
+                server.resume()
+
+        self.check(answer, "no answer in time")
+
+
+class TestApp:
+    def test_with_a_worker_of_the_same_settings_all_is_well(self) -> None:
+        with server_with() as url, worker(url) as name:
+            answer = of_app(url)
+            # The default, written down, is no difference.
+            explicit = of_app(url, redislock_prefix="redislock")
+            other = of_app(url, redislock_prefix="staging")
+
+        assert (answer.status, answer.of("warning"), answer.of("error")) == (0, [], [])
+        assert f"{name} keeps its locks where this program does" in answer.of("ok")
+        assert "3 unique tasks, and nothing is wrong with their options" in answer.of("ok")
+        assert explicit.status == 0
+        assert other.status == 2
+        one(other.of("error"), f"{name} has redislock_prefix = 'redislock', and this program has 'staging'")
+
+    def test_no_password_of_a_workers_url_is_shown(self) -> None:
+        with server_with() as url, worker(url, redislock_url=url.replace("//", "//:from-a-vault@")):
+            answer = of_app(url)
+
+        assert answer.status == 2
+        one(answer.of("error"), "has redislock_url = 'redis://")
+        assert "from-a-vault" not in str(answer.findings)
+
+    def test_that_no_worker_answers_is_a_warning(self, url: str) -> None:
+        answer = of_app(url)
+
+        assert answer.status == 1
+        one(answer.of("warning"), "no worker answers")
+
+    def test_a_result_that_is_gone_before_its_period_has_passed_is_told(self, url: str) -> None:
+        """A skipped call's ``get()`` finds nothing then. Where no results are kept, nobody waits for one."""
+        told = [text for text in of_app(url, result_expires=86400).of("warning") if "lock_period" in text]
+        without = of_app(url, result_expires=86400, result_backend=None)
+
+        one(told, "shop.confirm: a result is kept for 86400 s", "its lock_period is 259200 s")
+        assert "lock_period" not in str(without.findings)
+
+    def test_plain_tasks_that_the_broker_delivers_again_while_they_run_are_noted(self, url: str) -> None:
+        """Copies of unique tasks are harmless, and Celery's own tasks are nobody's matter."""
+        long = {"task_acks_late": True, "task_time_limit": 7200}
+        (told,) = [text for text in of_app(url, **long).of("note") if "visibility_timeout" in text]
+        short = of_app(url, **long, broker_transport_options={"visibility_timeout": 7201})
+
+        assert "after 3600 s" in told
+        assert "these plain tasks is longer: shop.export." in told
+        assert "visibility_timeout" not in str(short.findings)
+
+    def test_what_waits_is_less_durable_than_rabbitmq_where_the_lock_server_keeps_no_file(
+        self, url: str, tmp_path: Path
+    ) -> None:
+        """The broker is away here: what is known without it is told, too."""
+        broker = {"broker_url": "amqp://127.0.0.1:1//", "redislock_park_sync": "aof"}
+        without = of_app("redis://127.0.0.1:1/0", redislock_url=url, **broker)
+        with EmbeddedServer(port=0, data_dir=tmp_path) as server:
+            durable = of_app("redis://127.0.0.1:1/0", redislock_url=_url(server), **broker)
+
+        one(without.of("warning"), "move from RabbitMQ to the lock server", "give it appendonly yes")
+        assert [text for text in without.of("error") if text.startswith("redislock_park_sync is 'aof', and")]
+        assert durable.of("warning") == []
+        one(durable.of("error"), "the broker cannot be asked: ")
+
+    def test_fewer_replicas_than_a_lock_waits_for_are_an_error(self, url: str) -> None:
+        answer = of_app(url, redislock_min_replicas=1)
+
+        assert answer.status == 2
+        one(answer.of("error"), "redislock_min_replicas is 1, and 0 replicas are online")
+
+    def test_replicas_that_nobody_waits_for_are_noted(self) -> None:
+        """A failover may forget the latest locks."""
+        with EmbeddedServer(port=0) as primary:
+            port = str(primary.port)
+            with (
+                server_with("--replicaof", "127.0.0.1", port),
+                closing(redis.Redis(port=primary.port or 0)) as client,
+            ):
+
+                def is_online() -> bool:
+                    says: Any = client.info("replication")
+                    return bool(says.get("slave0", {}).get("state") == "online")
+
+                assert wait_until(is_online, PATIENCE)
+                alone, waited = of_server(_url(primary)), of_app(_url(primary), redislock_min_replicas="auto")
+
+        assert [text for text in alone.of("note") if "it has 1 replicas" in text]
+        assert "1 replicas are online, and redislock_min_replicas is auto" in waited.of("ok")
+
+    def test_a_misspelt_setting_is_told_as_a_worker_does(self, url: str) -> None:
+        told = of_app(url, redislock_tll=5).of("warning")
+
+        assert [text for text in told if "redislock_tll is no setting" in text]
