@@ -14,12 +14,6 @@ from celery_redislock.cli.schedule import Schedule
 from celery_redislock.cli.subject import LockServer, Trouble
 from celery_redislock.exceptions import RedisLockError
 
-#: What is shown of a fleet; gauges by task, and by state where it is named.
-_GAUGES = {
-    "redislock_held": "Locks that are held now, by state",
-    "redislock_oldest_seconds": "Age of the oldest lock that is held now, by state",
-}
-
 
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
@@ -54,38 +48,35 @@ class Collector:
 
     def __init__(self, server: LockServer, ctx: click.Context) -> None:
         """Of this server, and of the schedule of its app; asks nothing yet."""
+        from prometheus_client import core  # noqa: PLC0415  an extra
+
+        self._core = core
         self._server = server
         self._ctx = ctx
 
     def collect(self) -> Iterator[Any]:
         """Yield the families; ``redislock_up`` alone where the server does not answer."""
-        from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415  an extra
-
         begun = time.perf_counter()
-        figures: Mapping[str, Figures] = {}
-        is_up = 0
+        figures: Mapping[str, Figures] | None = None
         with suppress(RedisLockError):
             figures = census(self._server)[1]
-            is_up = 1
-        yield GaugeMetricFamily("redislock_up", "Whether the lock server answers", value=is_up)
-        if is_up:
-            yield from self._families(figures)
+        yield self._core.GaugeMetricFamily("redislock_up", "The lock server answers", figures is not None)
+        if figures is not None:
+            yield from self._of_tasks(figures)
+            yield from self._of_schedule()
         took = time.perf_counter() - begun
-        yield GaugeMetricFamily("redislock_scrape_seconds", "How long this took", value=took)
+        yield self._core.GaugeMetricFamily("redislock_scrape_seconds", "How long this took", took)
 
-    def _families(self, figures: Mapping[str, Figures]) -> Iterator[Any]:
-        from prometheus_client.core import (  # noqa: PLC0415  an extra
-            CounterMetricFamily,
-            GaugeMetricFamily,
-            HistogramMetricFamily,
-        )
-
-        events = CounterMetricFamily("redislock_events", "What happened to calls", labels=["task", "event"])
-        held, oldest = (GaugeMetricFamily(*one, labels=["task", "state"]) for one in _GAUGES.items())
-        late = GaugeMetricFamily("redislock_late", "Runs whose renewal is overdue", labels=["task"])
-        in_line = GaugeMetricFamily("redislock_in_line", "Messages that wait for a lock", labels=["task"])
+    def _of_tasks(self, figures: Mapping[str, Figures]) -> Iterator[Any]:
+        gauge = self._core.GaugeMetricFamily
+        about = "What happened to calls"
+        events = self._core.CounterMetricFamily("redislock_events", about, labels=["task", "event"])
+        held = gauge("redislock_held", "Locks that are held", labels=["task", "state"])
+        oldest = gauge("redislock_oldest_seconds", "Age of the oldest lock", labels=["task", "state"])
+        late = gauge("redislock_late", "Runs whose renewal is overdue", labels=["task"])
+        in_line = gauge("redislock_in_line", "Messages that wait for a lock", labels=["task"])
         times = {
-            what: HistogramMetricFamily(f"redislock_{what}_seconds", about, labels=["task"])
+            what: self._core.HistogramMetricFamily(f"redislock_{what}_seconds", about, labels=["task"])
             for what, about in (("wait", "From publish to start"), ("hold", "From start to release"))
         }
         for task, one in figures.items():
@@ -99,15 +90,11 @@ class Collector:
             for what, by_bound in one.times.items():
                 times[what].add_metric([task], *_histogram(by_bound))
         yield from (events, held, oldest, late, in_line, *times.values())
-        yield from self._schedule()
 
-    def _schedule(self) -> Iterator[Any]:
-        from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415  an extra
-
-        sent = GaugeMetricFamily(
-            "redislock_beat_last_sent_seconds", "When it was sent last", labels=["entry"]
-        )
-        paused = GaugeMetricFamily("redislock_beat_paused", "Whether it is paused", labels=["entry"])
+    def _of_schedule(self) -> Iterator[Any]:
+        gauge = self._core.GaugeMetricFamily
+        sent = gauge("redislock_beat_last_sent_seconds", "When it was sent last", labels=["entry"])
+        paused = gauge("redislock_beat_paused", "Whether it is paused", labels=["entry"])
         with suppress(Trouble, RedisLockError):
             for row in Schedule(self._ctx, None).rows():
                 if row["shared"]:

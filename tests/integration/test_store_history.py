@@ -7,7 +7,7 @@ import pytest
 
 from celery_redislock.locks import MemoryStore
 from celery_redislock.locks.store import Counts, Entry, Grant, Refusal
-from tests.stores import RedisCase
+from tests.stores import ClusterCase, RedisCase
 
 A, B, C = "job-a/1", "job-b/2", "job-c/3"
 
@@ -181,3 +181,19 @@ def test_memory_notes_nothing_and_says_so(prefix: str) -> None:
     """It is for tests."""
     assert MemoryStore().counts() == Counts()
     assert MemoryStore().happened(prefix).refused == ()
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("cluster")
+def test_a_cluster_notes_in_each_slot_and_adds_up(cluster_case: ClusterCase) -> None:
+    """The nodes know nothing of each other."""
+    store = cluster_case.store
+    names = ["n", "m", "another"]
+    for place, name in enumerate(names):
+        store.acquire(name, f"first/{place}", 30.0, facts=said())
+        store.acquire(name, f"second/{place}", 30.0, facts=said())
+
+    assert numbers(cluster_case) == {"accepted": 3, "skipped": 3}
+    assert sorted(store.refused()) == sorted(names)
+    assert [store.happened(name).refused[0].hold.owner for name in names] == ["second"] * 3
+    cluster_case.check_every_key_expires()
