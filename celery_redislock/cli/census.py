@@ -29,7 +29,7 @@ class Figures:
         held: how many locks it holds, by state.
         oldest: the age of the oldest of them in seconds, by state.
         late: runs whose renewal is overdue: most likely dead.
-        in_line: messages that wait for a lock.
+        in_line: messages that wait for a lock; all of a line count for the task of the first one.
         times: by ``wait`` and ``hold``, how many took no longer than each of :data:`BOUNDS`, and more than
             the one before; and ``ms``, the sum. With ``redislock_metrics`` only.
     """
@@ -66,7 +66,7 @@ def census(server: LockServer, *, task: str | None = None) -> tuple[float | None
         one.held[holder.state] += 1
         one.late += holder.is_late
         one.oldest[holder.state] = max(output.age(holder) or 0.0, one.oldest.get(holder.state, 0.0))
-    for place in server.places():
-        figures[place.waiter.task or "-"].in_line += 1
+    for place in server.places(last=0):
+        figures[place.waiter.task or "-"].in_line += place.length
     chosen = {name: one for name, one in figures.items() if task is None or fnmatchcase(name, task)}
     return counts.since, chosen

@@ -110,8 +110,8 @@ def release(
     The lock is named as for show. A TASK_ID stands for all locks it holds; with --queued, a TASK
     without arguments stands for all its queued claims, also by a name that it had before: for use
     after a purge. A PATTERN (* ? [abc]) stands for the keys that it fits, where no key of that name is
-    held. --task and --host take what those hold, under a name that no code has any more, too; with a
-    PATTERN, what it fits of that.
+    held. --task takes what its calls hold, under a name that no code has any more, too; --host the locks of
+    runs there, or with --queued the claims that were published there; with a PATTERN, what it fits of that.
 
     Exit status: 0 released (--dry-run: there is something to release), 1 nothing was released,
     2 trouble.
@@ -120,6 +120,9 @@ def release(
     if reason is None and not dry_run:
         raise click.UsageError("Missing option '--reason': it is logged")
     nothing, seen = _named(server, subject, task, host, queued=queued)
+    if host is not None and not queued:
+        # A claim says where it was published. Its message may be anywhere, and run.
+        seen = [holder for holder in seen if holder.state == RUNNING]
     kept = [holder for holder in seen if queued and holder.state != QUEUED]
     chosen = [holder for holder in seen if holder not in kept]
     released = []

@@ -1,6 +1,7 @@
 """The command that answers "task X does not run": ``explain``."""
 
-from collections.abc import Callable, Iterator, Mapping
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -8,7 +9,15 @@ import click
 
 from celery_redislock.cli import output
 from celery_redislock.cli.schedule import Schedule, told_of_pause, told_of_skip
-from celery_redislock.cli.subject import LockServer, Place, Trouble, as_json_option, find, handle_of
+from celery_redislock.cli.subject import (
+    LockServer,
+    Place,
+    Trouble,
+    arguments,
+    as_json_option,
+    handle_of,
+    nobody,
+)
 from celery_redislock.declaring.declaration import declaration_of, is_unique
 from celery_redislock.declaring.kinds import hint
 from celery_redislock.declaring.server import settings_of
@@ -40,7 +49,7 @@ class Subject(NamedTuple):
         holders: who holds its locks; ``places``: where its task id waits.
         keys: of its locks, as far as they are known.
         task_id: whose message is looked for.
-        handle: of the task's call, where its arguments are known.
+        handle: of the task's call, where its arguments are known: ``call``.
         is_former: it is no task of the app, and locks are held for a task of that name.
         is_its: whether a call that was refused is one of those that are meant.
     """
@@ -51,8 +60,14 @@ class Subject(NamedTuple):
     keys: tuple[str, ...] = ()
     task_id: str | None = None
     handle: LockHandle | None = None
+    call: tuple[list[Any], dict[str, Any]] = ([], {})
     is_former: bool = False
     is_its: Callable[[Refused], bool] = lambda _: True
+
+    @property
+    def shown_keys(self) -> list[str]:
+        """Those that are not looked at only because a call may be queued beside a run."""
+        return [key for key in self.keys if not key.startswith("queued:") or key == self.name]
 
 
 @click.command()
@@ -63,9 +78,9 @@ def explain(ctx: click.Context, words: tuple[str, ...], as_json: bool) -> None:
     """Tell why a task does not run: its key, who holds that, where the message is, who else was refused.
 
     A TASK's arguments are given as for show; without them, all its calls are meant. A TASK_ID may be queued,
-    in a worker's hands, waiting in line, running, over, or skipped within the last hour. The app's workers
-    are asked, which takes a second or two, its queues on Redis are looked into, and its schedule is read.
-    Nothing is changed.
+    in a worker's hands, waiting in line, running, over, or the last one that a key has refused within an
+    hour. The app's workers are asked, which takes a second or two, its queues on Redis are looked into, and
+    its schedule is read. Nothing is changed.
 
     Exit status: 0 something is known, 1 nothing is, 2 trouble.
     """
@@ -76,17 +91,22 @@ def explain(ctx: click.Context, words: tuple[str, ...], as_json: bool) -> None:
     happened = {key: server.store.happened(key).forced for key in subject.keys}
     forced = {key: facts for key, facts in happened.items() if facts}
     lengths = {key: server.store.waiting(key, last=0)[0] for key in subject.keys}
-    now = "" if subject.handle is None else _now(server, subject.handle, sum(lengths.values()))
+    now = "" if subject.handle is None else _now(server, subject, sum(lengths.values()))
     entries = _entries(ctx, server, subject)
-    is_known = subject.holders or subject.places or refused or forced or entries or subject.handle
+    facts = [subject.holders, subject.places, refused, forced, entries, subject.handle, *lengths.values()]
+    is_known = any(facts)
+    if message.get("state") == "unknown" and not is_known:
+        message = {**message, "told": nobody(server, subject.name, words)}
+    elif message.get("state") == "unknown" and refused and subject.name == subject.task_id:
+        message = {**message, "state": "skipped", "told": "skipped, and so not published"}
     if as_json:
         document = {
             "server": server.store.server,
             "subject": subject.name,
-            "keys": subject.keys,
+            "keys": subject.shown_keys,
             "locks": subject.holders,
             "waits": [place.document() for place in subject.places],
-            "in_line": lengths,
+            "in_line": {key: length for key, length in lengths.items() if length},
             "message": message or None,
             "now": now or None,
             "refused": [*map(_document, refused)],
@@ -117,12 +137,14 @@ def _subject(server: LockServer, words: tuple[str, ...]) -> Subject:
         raise Trouble(f"{name} takes no lock: its base is not SingletonTask, so none keeps it from running")
     if task is not None:
         return _of_task(server, name, task, given)
-    if given:
-        find(server, words)  # says why not
-    holders = [*map(Holder.of, server.store.holders(name))]
-    history = server.store.happened(name)
-    if holders or history.refused or history.forced or server.store.waiting(name)[0]:
-        return Subject(name, holders, [], (name,), _only(holders))
+    if given or not name.strip():
+        raise Trouble(f"{shlex.join(words)!r} names no task of the app, no task id and no key")
+    keys = _keys_of(name)
+    holders = _holders_of(server, keys)
+    histories = [*map(server.store.happened, keys)]
+    is_key = any(one.refused or one.forced for one in histories)
+    if holders or is_key or any(server.store.waiting(key)[0] for key in keys):
+        return Subject(name, holders, [], keys, _only(holders))
     # One look at all locks, of which there may be many.
     by_name = [holder for holder in server.holders() if name in {holder.owner, holder.task}]
     holders = [holder for holder in by_name if holder.owner == name]
@@ -131,10 +153,21 @@ def _subject(server: LockServer, words: tuple[str, ...]) -> Subject:
     is_its: Callable[[Refused], bool] = lambda each: each.hold.owner == name  # noqa: E731
     found = found or [each.hold.name for each in _refused(server, Subject(name, [], [], is_its=is_its))]
     if by_name and not found:
-        return Subject(name, by_name, [], task_id=_only(by_name), is_former=True)
+        of_task: Callable[[Refused], bool] = lambda each: each.hold.facts.get("task") == name  # noqa: E731
+        is_former = server.app is not None
+        return Subject(name, by_name, [], task_id=_only(by_name), is_former=is_former, is_its=of_task)
     keys = (*dict.fromkeys(found),)
-    holders = holders or [Holder.of(hold) for key in keys for hold in server.store.holders(key)]
-    return Subject(name, holders, places, keys, name, is_its=is_its)
+    return Subject(name, holders or _holders_of(server, keys), places, keys, name, is_its=is_its)
+
+
+def _keys_of(name: str) -> tuple[str, ...]:
+    """Return the locks that a key stands for: each of several resources, and that of a queued call beside."""
+    names = name.split()
+    return (*names, *(f"queued:{each}" for each in names if not each.startswith("queued:")))
+
+
+def _holders_of(server: LockServer, keys: Iterable[str]) -> list[Holder]:
+    return [Holder.of(hold) for holds in server.store.holders_of_each(keys) for hold in holds]
 
 
 def _of_task(server: LockServer, name: str, task: Any, given: list[str]) -> Subject:
@@ -146,13 +179,15 @@ def _of_task(server: LockServer, name: str, task: Any, given: list[str]) -> Subj
         holders = [*server.holders(task=name)]
         is_its: Callable[[Refused], bool] = lambda each: each.hold.facts.get("task") == name  # noqa: E731
         return Subject(name, holders, [], task_id=_only(holders), is_its=is_its)
-    _, holders = find(server, (name, *given))
-    return Subject(name, holders, [], (handle.key,), _only(holders), handle)
+    keys = _keys_of(handle.key)
+    holders = _holders_of(server, keys)
+    return Subject(name, holders, [], keys, _only(holders), handle, call=arguments(given))
 
 
 def _only(holders: list[Holder]) -> str | None:
-    """Return the task id of the only holder; a Lock's is none."""
-    return holders[0].owner if len(holders) == 1 and holders[0].task is not None else None
+    """Return the task id of all holders, if it is one; a Lock's is none."""
+    owners = {holder.owner for holder in holders if holder.task is not None}
+    return owners.pop() if len(owners) == 1 else None
 
 
 def _refused(server: LockServer, subject: Subject) -> Iterator[Refused]:
@@ -188,14 +223,14 @@ def _rows_of_locks(server: LockServer, subject: Subject, lengths: Mapping[str, i
     elif not subject.keys:
         is_task = subject.name in server.tasks()
         yield "key", f"none for {subject.name}{' without its arguments' if is_task else ' is known here'}"
-    for key in subject.keys:
+    for key in subject.shown_keys:
         yield "key", key
-        if not any(holder.key in {key, f"queued:{key}"} for holder in subject.holders):
-            yield "held by", "nobody"
+    if subject.keys and not subject.holders:
+        yield "held by", "nobody"
     for holder in subject.holders[:SHOWN]:
         about = "" if holder.about is None else f", {holder.about}"
         since = "" if holder.since is None else f", since {output.moment(holder.since)}"
-        beside = "" if holder.key in subject.keys else f", as {holder.key}"
+        beside = "" if holder.key in subject.shown_keys else f", as {holder.key}"
         yield "held by", f"{output.in_brief(holder)}{about}{since}{beside}"
         yield "", output.life(holder)
     if len(subject.holders) > SHOWN:
@@ -207,21 +242,27 @@ def _rows_of_locks(server: LockServer, subject: Subject, lengths: Mapping[str, i
             yield "limit", output.of_limit(limit)
 
 
-def _now(server: LockServer, handle: LockHandle, in_line: int) -> str:
+def _now(server: LockServer, subject: Subject, in_line: int) -> str:
     """Tell what a call would meet now."""
-    declaration = declaration_of(handle._task)
-    options = declaration.options
+    assert subject.handle is not None  # noqa: S101  else nobody asks
+    declaration = declaration_of(subject.handle._task)
+    options = declaration.with_limit(declaration.options, *subject.call)
     scope = options.scope
     if scope is None or not declaration.is_on:
         return "a call now would run without a lock: locking is switched off"
-    limit = options.lock_limit if isinstance(options.lock_limit, int) and options.lock_limit > 1 else None
-    key = f"queued:{handle.key}" if scope.claims_beside else handle.key
-    refusal = server.store.look(key, new_token("explain"), period=options.lock_period, limit=limit)
+    limit = options.lock_limit if declaration.options.lock_limit != 1 else None
+    terms: Any = {"period": options.lock_period, "limit": limit}
+    names = [f"queued:{subject.handle.key}"] if scope.claims_beside else subject.handle.key.split()
+    refusals = (server.store.look(name, new_token("explain"), **terms) for name in names)
+    refusal = next((one for one in refusals if one is not None), None)
     choice = options.server if scope.claim is None else options.client
     becomes = _BECOMES[choice if isinstance(choice, str) else "callable"]
-    if scope.claim is None and (refusal is not None or in_line):
+    if scope.claim is None:
+        holds_nothing = "a call that is queued holds nothing: ask with its task id"
+        if refusal is None and not in_line:
+            return f"a call now would be published, and start as soon as a worker has it ({holds_nothing})"
         behind = f" behind {in_line} others" if in_line else ""
-        return f"a call now would be published; its run would {becomes}{behind}"
+        return f"a call now would be published; its run would {becomes}{behind} ({holds_nothing})"
     if refusal is None:
         return "a call now would be published, and start as soon as a worker has it"
     holder = Holder.of(refusal.hold)
@@ -257,11 +298,11 @@ def _document(each: Refused) -> dict[str, Any]:
 
 def _entries(ctx: click.Context, server: LockServer, subject: Subject) -> list[dict[str, Any]]:
     """Return the entries of the schedule for this task, where one can be read."""
-    if server.app is None or subject.task_id == subject.name:
+    if server.app is None:
         return []
-    tasks = {subject.name, *(holder.task for holder in subject.holders)}
+    names = {subject.name, *(holder.task for holder in subject.holders)}
     with suppress(Trouble):
-        return [row for row in Schedule(ctx, None).rows() if row["task"] in tasks]
+        return [row for row in Schedule(ctx, None).rows() if not names.isdisjoint({row["task"], row["name"]})]
     return []
 
 
@@ -278,7 +319,7 @@ def _told_of_entry(entry: Mapping[str, Any]) -> str:
 
 def _remedies(server: LockServer, subject: Subject) -> Iterator[_Row]:
     if subject.is_former:
-        yield "free them", f"{server.command} release --reason TEXT --task {subject.name}"
+        yield "free them", f"{server.command} release --reason TEXT --task {shlex.quote(subject.name)}"
         return
     for key in dict.fromkeys(holder.key for holder in subject.holders[:SHOWN]):
         yield "free it", server.release_command(key)

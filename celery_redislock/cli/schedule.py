@@ -4,7 +4,7 @@ import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from math import isinf
+from math import inf, isinf
 from typing import Any
 
 import click
@@ -25,6 +25,11 @@ _entry = click.argument("name", metavar="ENTRY")
 _scheduler = click.option(
     "-S", "--scheduler", metavar="CLASS", help="As for celery beat; by default the app's beat_scheduler."
 )
+
+
+#: Seconds after which an entry that is due and was not sent is told, and what is told.
+OVERDUE = 10.0
+NO_BEAT = "overdue: is there a beat, and does it answer?"
 
 
 class Schedule:
@@ -124,6 +129,7 @@ def _cells(row: Mapping[str, Any]) -> list[object]:
         not row["shared"] and "not shared: each beat sends it",
         since and f"sending since {since}",
         row["paused"] and told_of_pause(row),
+        row["shared"] and not row["paused"] and (row["next_due"] or inf) < time.time() - OVERDUE and NO_BEAT,
     ]
     state = ", ".join(filter(None, said)) or "shared"
     if row["last_skip"]:

@@ -143,6 +143,8 @@ class LockServer:
         try:
             self.app.loader.import_default_modules()
             self.app.finalize(auto=True)
+        except LockOptionError:
+            raise
         except Exception as error:
             raise Trouble(
                 f"the app's task modules cannot be imported: {type(error).__name__}: {error}; "
@@ -203,7 +205,7 @@ def handle_of(task: Any, words: Sequence[str]) -> LockHandle:
     """Return the handle of a task's call, whose arguments were given as words."""
     if not is_unique(task):
         raise Trouble(f"{task.name} takes no lock: its base is not SingletonTask")
-    args, kwargs = _arguments(words)
+    args, kwargs = arguments(words)
     try:
         handle: LockHandle = task.lock_for(*args, **kwargs)
     except TypeError as error:
@@ -214,7 +216,8 @@ def handle_of(task: Any, words: Sequence[str]) -> LockHandle:
     return handle
 
 
-def _arguments(words: Sequence[str]) -> tuple[list[Any], dict[str, Any]]:
+def arguments(words: Sequence[str]) -> tuple[list[Any], dict[str, Any]]:
+    """Read the arguments of a call that were given as words."""
     named = [(word, _KEYWORD.fullmatch(word)) for word in words]
     args = [_value(word) for word, keyword in named if keyword is None]
     return args, {keyword[1]: _value(keyword[2]) for _, keyword in named if keyword is not None}

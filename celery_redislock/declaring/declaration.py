@@ -90,7 +90,7 @@ class Declaration:
         owner = owner_name(task_id) if "\0" in task_id else task_id
         if key is None:
             bound = self._bind(args, kwargs)
-            if self._tell:
+            if self._tell and not self.tells_late:
                 return lock(name(bound), owner, is_ignored, main_process, self._tell(bound))
             key = name(bound)
         return lock(key, owner, is_ignored, main_process)
@@ -164,7 +164,8 @@ class Declaration:
             store = joined_for(where, store)
         sides = [options.client, options.server]
         client, server = ("callable" if callable(side) else side or "skip" for side in sides)
-        says = Says(client, server, options.lock_ttl, self.settings.metrics)
+        is_confirmed = bool(self.settings.min_replicas or self.settings.sync)
+        says = Says(client, server, options.lock_ttl, self.settings.metrics, is_confirmed)
         lives = (options.lock_ttl, options.lock_queue_ttl, options.lock_period, several, says)
         return rule, partial(TaskLock, store, where, *lives)
 

@@ -1,6 +1,5 @@
 """A hold that an operator takes away: what is noted of it, and how it is told later."""
 
-import getpass
 import json
 import os
 import time
@@ -14,8 +13,10 @@ __all__ = ["facts_of_force", "told_of_force", "user"]
 
 def user() -> str:
     """Return the name of this process's user, or its number where it has none, as in some containers."""
+    from getpass import getuser  # noqa: PLC0415  imports the terminal's module
+
     try:
-        return getpass.getuser()
+        return getuser()
     except (KeyError, OSError):  # Python 3.13 raises the latter
         return f"uid {os.getuid()}"
 
@@ -34,8 +35,8 @@ def facts_of_force(owner: str, reason: str) -> str:
 
 
 def told_of_force(forced: Mapping[str, Any]) -> str:
-    """Tell it in half a sentence: ``released by force 3.2 s ago by ann on web-1 (pid 7): 'host died'``."""
+    """Tell it in half a sentence: ``released by force 3.2 s ago from ID by ann on web-1 (pid 7): 'x'``."""
     since = forced.get("since")
     ago = f" {max(0.0, time.time() - since):.1f} s ago" if isinstance(since, int | float) else ""
     who = f"{forced.get('by', '-')} on {forced.get('host', '-')} (pid {forced.get('pid', '-')})"
-    return f"released by force{ago} by {who}: {str(forced.get('why', '-'))!r}"
+    return f"released by force{ago} from {forced.get('owner', '-')} by {who}: {str(forced.get('why', '-'))!r}"

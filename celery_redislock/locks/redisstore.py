@@ -39,12 +39,14 @@ any client's ``SET NX`` lock on the same key, which excludes ours and is
 excluded by it. No key is ever without a TTL, but for lines: what waits in them is data.
 """
 
+import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import lru_cache, partial
 from itertools import chain, islice
+from json.encoder import encode_basestring_ascii
 from typing import Any
 from uuid import uuid4
 
@@ -88,6 +90,9 @@ ON_DISK = ("WAITAOF", "1", "0")
 #: Renewals per call: bounds how long one script keeps the server (about 2.4 µs each).
 RENEWALS_PER_CALL = 200
 
+
+#: Locks that one call looks at for their holders.
+HOLDERS_PER_CALL = 100
 
 #: Requests of a thousand keys each in which other prefixes are looked for.
 SCANS = 100
@@ -466,6 +471,21 @@ class RedisStore(LockStore):
         keys = [base + "lock", base + "period"]
         return self._scripts.begin("inspect", keys, ["1" if to_decide else "0"], _found, name=name)()
 
+    def holders_of_each(self, names: Iterable[str]) -> Iterator[tuple[Hold, ...]]:
+        if type(self._scripts) is not Scripts:  # through a client, or on many nodes
+            yield from super().holders_of_each(names)
+            return
+        left = iter(names)
+        while some := list(islice(left, HOLDERS_PER_CALL)):
+            keys = [[self._base(name) + "lock", self._base(name) + "period"] for name in some]
+            try:
+                replies = self._scripts.at_once("inspect", [(each, ["0"]) for each in keys], None)[0]
+            except Exception:  # noqa: BLE001  raised by what asks again
+                replies = [None] * len(some)
+            for name, reply in zip(some, replies, strict=True):
+                # What is no answer is asked for again, and raised then.
+                yield _found(name, reply) if isinstance(reply, list) else self.holders(name)
+
     def limit(
         self, name: str, value: int | None = None, *, ttl: float | None = None, facts: str = ""
     ) -> Limit | None:
@@ -490,7 +510,8 @@ class RedisStore(LockStore):
 
     def happened(self, name: str, *, task: str = "", what: str = "") -> History:
         keys = [self._base(name) + "lock", self._index]
-        return self._scripts.begin("happened", keys, [task, what], _happened, name=name)()
+        args = [encode_basestring_ascii(task)[1:-1], what]
+        return self._scripts.begin("happened", keys, args, _happened, name=name)()
 
     def refused(self, *, limit: int = 1000) -> list[str]:
         args = [str(limit), "-inf"]
@@ -743,14 +764,17 @@ def _happened(name: str, reply: Any, *_: object) -> History:
         owner = owner_of(holder.decode("utf-8", "replace"))
         hold = Hold(name, value, 0.0)
         refused.append(Refused(int(times), int(first) / 1000, int(last) / 1000, owner, hold))
-    return History(tuple(sorted(refused, key=lambda each: -each.last)), facts_in(forced))
+    refused.reverse()  # of the same time, by the server's clock, the later one is behind
+    refused.sort(key=lambda each: -each.last)
+    return History(tuple(refused), facts_in(forced))
 
 
 def _counted(_name: str, reply: Any, *_: object) -> Counts:
-    numbers = {
-        tuple(field.decode("utf-8", "replace").split("\0")): int(value)
-        for field, value in zip(reply[::2], reply[1::2], strict=True)
-    }
+    numbers = {}
+    for field, value in zip(reply[::2], reply[1::2], strict=True):
+        task, *what = field.decode("utf-8", "replace").split("\0")
+        words = [json.loads(f'"{task}"'), *what]
+        numbers[tuple(words)] = int(value)
     since = numbers.pop(("since",), None)
     return Counts(None if since is None else since / 1000, numbers)
 

@@ -13,8 +13,9 @@ def with_names(facts: str, name: str) -> str:
     names = name.split()
     if len(names) == 1:
         return facts
-    more = f'"names":[{",".join(map(quoted, names))}]}}'
-    return f"{facts[:-1]},{more}" if len(facts) > len("{}") else f"{{{more}"
+    # Not at the end, where the scripts find what is told of the arguments.
+    more = f'{{"names":[{",".join(map(quoted, names))}]'
+    return f"{more},{facts[1:]}" if len(facts) > len("{}") else f"{more}}}"
 
 
 def together(answers: Sequence[Release | Parked]) -> Release:

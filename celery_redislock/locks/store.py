@@ -7,7 +7,7 @@ Both pass the same contract tests. The file is long because a verb's docstring i
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -744,6 +744,10 @@ class LockStore(ABC):
         ``to_decide``: something depends on the answer, so a replica must not give it: it may know only a
         holder that is long gone (``LockUnavailable``).
         """
+
+    def holders_of_each(self, names: Iterable[str]) -> Iterator[tuple[Hold, ...]]:
+        """Yield the :meth:`holders` of each of these locks; as few requests as the store can make of it."""
+        return map(self.holders, names)
 
     def limit(
         self, name: str, value: int | None = None, *, ttl: float | None = None, facts: str = ""  # noqa: ARG002

@@ -51,12 +51,14 @@ class Says(NamedTuple):
         client: the strategy of a duplicate at publish; ``server``: on a worker. ``callable`` for one.
         ttl: seconds a lease outlives its last renewal.
         is_timed: how long calls wait and run is counted (``redislock_metrics``).
+        is_confirmed: what is written has to be confirmed, so that a refusal writes nothing.
     """
 
     client: str = "skip"
     server: str = "skip"
     ttl: float = 0.0
     is_timed: bool = False
+    is_confirmed: bool = False
 
 
 class TaskLock(NamedTuple):
@@ -318,6 +320,8 @@ def _usual(
     text += f',"on_conflict":"{"wait" if waits else strategy}"'
     if says.is_timed:
         text += ',"timed":1'
+    if says.is_confirmed:
+        text += ',"confirmed":1'
     if is_ignored:
         text += ',"ignored":true'
     if published:

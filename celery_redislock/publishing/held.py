@@ -65,11 +65,9 @@ def holders_of(
     task: str | None = None,
     host: str | None = None,
 ) -> Iterator[Holder]:
-    """Look at these locks one by one, one request each; yield those holders whom all patterns fit."""
-    for name in names:
-        if not _fits(name, key):
-            continue
-        for holder in map(Holder.of, store.holders(name)):
+    """Look at these locks in their order; yield those holders whom all patterns fit."""
+    for holds in store.holders_of_each(name for name in names if _fits(name, key)):
+        for holder in map(Holder.of, holds):
             if _fits(holder.task, task) and _fits(holder.host, host):
                 yield holder
 

@@ -100,7 +100,7 @@ def _publish_what_follows(call: Call, run: PublishingRun) -> Any:
         result = call.send(claimed=True)
     else:
         # The run was accepted: no period refuses its message, or begins with it.
-        call.claim_lock = call.lock = lock._replace(period=None)
+        call.claim_lock = call.lock = lock._replace(period=None).that_waits()
         with Claim(call, call.claim_ttl()) as claim:
             result = kombu.publish(claim)
         if claim.refused_by is not None:

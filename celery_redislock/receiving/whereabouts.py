@@ -1,10 +1,13 @@
 """Where the message of a task id is: workers, the broker and the result backend are asked, for operators."""
 
 import json
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
+from celery.backends.base import DisabledBackend
 from celery.states import READY_STATES, SUCCESS
 from kombu.utils.encoding import bytes_to_str
 
@@ -15,15 +18,16 @@ from celery_redislock.running.delivery import IN_HAND_OF
 
 __all__ = ["Whereabouts", "find_message"]
 
-#: Messages of a queue that one request looks at; and how many are looked at in all.
-_AT_ONCE = 500
+#: Messages of a queue that one request looks at, as a script copies what it reads; and how many in all.
+_AT_ONCE = 100
 _MOST = 100_000
 
-#: Seconds that workers have for their answers.
+#: Seconds that workers have for their answers; and within which each of those asked must have answered.
 _PATIENCE = 1.0
+_DEADLINE = 15.0
 
 #: What workers say of a task id, in their words and in ours.
-_STATES = {"active": "running", "reserved": "received, and not started"}
+_STATES = {"active": "running", "reserved": "received, and not started", "scheduled": "waits for its time"}
 
 
 class Whereabouts(NamedTuple):
@@ -45,47 +49,73 @@ def find_message(app: Any, settings: LockSettings, task_id: str, *, runs: bool) 
 
     What cannot be asked is told, and not raised. ``runs``: a run of it holds a lock.
     """
-    found = _with_workers(app, task_id) or _over(app, task_id)
-    if found is not None:
-        return found
-    try:
-        with app.connection_for_read() as connection:
-            channel = connection.default_channel
-            if not hasattr(channel, "unacked_key"):
-                return _in_queues_unseen(app, channel)
-            found = _in_queue(app, channel, task_id) or _unacknowledged(channel, settings, task_id)
-    except Exception as error:  # noqa: BLE001  of any transport
-        return Whereabouts("unknown", f"the broker could not be asked: {type(error).__name__}: {error}")
-    if found is not None:
-        return found
-    if runs:
-        return Whereabouts("running", "taken by a worker that does not answer, and without a result yet")
+    troubles: list[str] = []
+    found = _asked(troubles, "the workers", partial(_with_workers, app, task_id))
+    found = found or _asked(troubles, "its result", partial(_over, app, task_id))
+    found = found or _asked(troubles, "the broker", partial(_at_broker, app, settings, task_id))
+    if found is None and runs:
+        told = "taken by a worker that does not answer, and without a result yet"
+        found = Whereabouts("running", told)
     nowhere = (
-        "in no queue of this app, in no worker's hands, and without a result: it was purged, lost with the "
-        "broker's data, never published, or its result was ignored or has expired"
+        "in no queue that is known, in no worker's hands, and without a result: it was purged, or lost with "
+        "the broker's data; or its worker was killed while it ran, and it is not acks_late; or its "
+        "result was ignored, or has expired"
     )
-    return Whereabouts("unknown", nowhere)
+    found = found or Whereabouts("unknown", nowhere)
+    return found._replace(told="; ".join([found.told, *troubles]))
+
+
+def _asked(troubles: list[str], whom: str, ask: Callable[[], Whereabouts | None]) -> Whereabouts | None:
+    """Ask in a thread of its own, for so long as an operator waits; note what keeps it from answering."""
+    answers: list[Whereabouts | None] = []
+
+    def run() -> None:
+        try:
+            answers.append(ask())
+        except Exception as error:  # noqa: BLE001  of any transport and backend
+            troubles.append(f"{whom} could not be asked: {type(error).__name__}: {str(error)[:200]}")
+            answers.append(None)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(_DEADLINE)
+    if not answers:
+        troubles.append(f"{whom} could not be asked: no answer within {_DEADLINE:g} s")
+        return None
+    return answers[0]
 
 
 def _with_workers(app: Any, task_id: str) -> Whereabouts | None:
-    with suppress(Exception):  # no broker: told below
-        answers = app.control.inspect(timeout=_PATIENCE).query_task([task_id]) or {}
-        for worker, tasks in answers.items():
-            state, _ = (tasks or {}).get(task_id) or (None, None)
-            if state in _STATES:
-                told = f"in the hands of worker {worker}: {_STATES[state]}"
-                return Whereabouts("running" if state == "active" else "in hand", told)
+    answers = app.control.inspect(timeout=_PATIENCE).query_task([task_id]) or {}
+    for worker, tasks in answers.items():
+        if not (tasks or {}).get(task_id):
+            continue
+        state, info = tasks[task_id]
+        eta = info.get("eta") if isinstance(info, Mapping) else None
+        when = f", due {eta}" if eta and state != "active" else ""
+        told = f"in the hands of worker {worker}: {_STATES.get(state, state)}{when}"
+        return Whereabouts("running" if state == "active" else "in hand", told)
     return None
 
 
 def _over(app: Any, task_id: str) -> Whereabouts | None:
-    with suppress(Exception):  # no backend, or one that is away
-        meta = app.AsyncResult(task_id)._get_task_meta()
-        state = meta.get("status")
-        if state in READY_STATES:
-            why = "" if state == SUCCESS else f": {str(meta.get('result'))[:200]}"
-            return Whereabouts("over", f"its result says {state}{why}, {meta.get('date_done')}")
-    return None
+    if isinstance(app.backend, DisabledBackend):
+        return None
+    meta = app.AsyncResult(task_id)._get_task_meta()
+    state = meta.get("status")
+    if state not in READY_STATES:
+        return None
+    result = meta.get("result")
+    why = "" if state == SUCCESS else f": {type(result).__name__}: {str(result)[:200]}"
+    return Whereabouts("over", f"its result says {state}{why}, {meta.get('date_done')}")
+
+
+def _at_broker(app: Any, settings: LockSettings, task_id: str) -> Whereabouts | None:
+    with app.connection_for_read() as connection:
+        channel = connection.default_channel
+        if not hasattr(channel, "unacked_key"):
+            return _in_queues_unseen(app, channel)
+        return _unacknowledged(channel, settings, task_id) or _in_queue(app, channel, task_id)
 
 
 def _in_queues_unseen(app: Any, channel: Any) -> Whereabouts:
@@ -103,18 +133,36 @@ def _in_queues_unseen(app: Any, channel: Any) -> Whereabouts:
 
 def _in_queue(app: Any, channel: Any, task_id: str) -> Whereabouts | None:
     text = f'"id": {json.dumps(task_id)}'
-    for queue in app.amqp.queues.values():
+    unseen = []
+    for queue in sorted({*app.amqp.queues, *_bound(channel)}):
         for step in channel.priority_steps:
-            key = channel.global_keyprefix + channel._q_for_pri(queue.name, step)
-            for start in range(0, _MOST, _AT_ONCE):
+            key = channel.global_keyprefix + channel._q_for_pri(queue, step)
+            start = length = 0
+            while start <= length and start < _MOST:
                 length, place = run_script(channel, "seek", (key,), text, start, _AT_ONCE)
                 if place:
-                    consumers = _consumers(app, queue.name)
-                    told = f"in the queue {queue.name!r}, number {place} of {length}. {consumers}"
+                    consumers = _consumers(app, queue)
+                    told = f"in the queue {queue!r}, number {place} of {length}. {consumers}"
                     return Whereabouts("queued", told)
-                if start + _AT_ONCE >= length:
-                    break
+                start += _AT_ONCE
+            if start < length:
+                unseen.append(queue)
+    if unseen:
+        first = f"the first {_MOST} messages of {', '.join(unseen)}"
+        return Whereabouts("unknown", f"not among {first}, and in no other queue: it may be further behind")
     return None
+
+
+def _bound(channel: Any) -> Iterator[str]:
+    """Yield the queues that have been declared at the broker, which this app need not know."""
+    cursor = b"0"
+    while True:
+        pattern = f"{channel.global_keyprefix}_kombu.binding.*"
+        cursor, *bindings = run_script(channel, "bindings", (), cursor, pattern)
+        for binding in bindings:
+            yield bytes_to_str(binding).rpartition(channel.sep)[2]
+        if cursor == b"0":
+            return
 
 
 def _consumers(app: Any, queue: str | None = None) -> str:

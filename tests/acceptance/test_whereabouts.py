@@ -30,6 +30,8 @@ def test_a_message_is_found_in_its_queue_in_hand_running_and_over(
         project.wait_started(key)
         received = project.executed.delay(f"{key}-2")
         project.wait_received(received.id)
+        for number in range(150):  # more than one request looks at
+            project.executed.delay(f"{key}-first-{number}")
         queued = project.executed.delay(f"{key}-3")
 
         assert find(project, running.id).state == "running"
@@ -38,7 +40,7 @@ def test_a_message_is_found_in_its_queue_in_hand_running_and_over(
         assert in_hand.told.endswith(": received, and not started")
         in_queue = find(project, queued.id)
         assert in_queue.state == "queued"
-        assert ", number 1 of 1. Consumed by " in in_queue.told
+        assert ", number 151 of 151. Consumed by " in in_queue.told
         worker.end()
         lost = find(project, received.id)
         assert lost.state == "in hand"
@@ -47,7 +49,7 @@ def test_a_message_is_found_in_its_queue_in_hand_running_and_over(
         assert "back in its queue" in lost.told
         assert find(project, running.id, runs=True).state == "running"
         assert find(project, "nonsense").state == "unknown"
-    project.start_worker("prefork", concurrency=1)
+    project.start_worker("prefork", concurrency=2)
     queued.get(timeout=PATIENCE)
 
     wait_until(lambda: find(project, queued.id).state == "over", PATIENCE, "its result is there")

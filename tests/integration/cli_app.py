@@ -7,7 +7,7 @@ from celery import Celery
 from celery.beat import BeatLazyFunc, Scheduler
 from celery.schedules import crontab, schedule
 
-from celery_redislock import SingletonTask
+from celery_redislock import Resources, SingletonTask
 from tests.integration.commands import ODD
 
 app = Celery("cli_app", broker=os.environ["CLI_APP_URL"], include=["tests.integration.cli_app_more"])
@@ -46,6 +46,28 @@ def nightly(number: int = 0) -> None:
 @app.task(base=SingletonTask, name="shop.report", lock_key="shop.report")
 def report(day: str) -> None:
     """Take one lock, called as the task is."""
+
+
+@app.task(base=SingletonTask, name="shop.alone", lock="while_executing", lock_key="one")
+def alone() -> None:
+    """Run one at a time."""
+
+
+@app.task(base=SingletonTask, name="shop.beside", lock="until_and_while_executing", lock_key="beside")
+def beside() -> None:
+    """Take two locks, one after the other."""
+
+
+@app.task(
+    base=SingletonTask, name="shop.three", lock_key="three", lock_limit=lambda _: 3, on_conflict="raise"
+)
+def three() -> None:
+    """Be held by three."""
+
+
+@app.task(base=SingletonTask, name="shop.two", lock="while_executing", lock_key=Resources("two:a", "two:b"))
+def two() -> None:
+    """Take two locks at once."""
 
 
 @app.task(name="shop.plain")

@@ -129,12 +129,67 @@ def test_a_release_by_force_is_told_with_who_why_and_when(shell: Shell) -> None:
 
 
 def test_what_nobody_knows_of_is_told_so(shell: Shell) -> None:
+    """And not that a message was lost, which nobody has heard of."""
     told = explained(shell, "nonsense", status=1)
 
     assert told["key"] == ["none for nonsense is known here"]
-    assert told["message"][0].startswith(
-        "in no queue of this app, in no worker's hands, and without a result: "
-    )
+    assert told["message"][0].startswith("nobody holds the key nonsense, and no task of that id holds a lock")
+
+
+@pytest.mark.parametrize(
+    ("task", "holds", "says"),
+    [
+        (
+            "shop.alone",
+            ["one"],
+            "would be published; its run would wait in line (a call that is queued holds",
+        ),
+        ("shop.alone", [], "would be published, and start as soon as a worker has it (a call that is queued"),
+        ("shop.beside", ["beside"], "would be published, and start as soon as a worker has it"),
+        ("shop.beside", ["queued:beside"], "would be skipped, because other-queued:beside holds the key"),
+        ("shop.three", ["three", "three"], "would be published, and start as soon as a worker has it"),
+        ("shop.three", ["three"] * 3, "would fail with DuplicateTask, because other-three holds the key"),
+        ("shop.two", ["two:b"], "would be published; its run would wait in line (a call"),
+    ],
+)
+def test_what_a_call_would_meet_depends_on_the_scope_and_on_who_holds_what(
+    shell: Shell, task: str, holds: list[str], says: str
+) -> None:
+    """One scope claims nothing at publish, one has two locks; three may run, or a run holds two."""
+    for number, key in enumerate(holds):
+        facts = {"task": "t", "state": "running", "limit": 3} if key == "three" else {"state": "running"}
+        token = f"other-{key}/{number}" if key != "three" else f"other-{key}{'x' * number}/1"
+        limit = 3 if key == "three" else None
+        shell.store.acquire(key, token, 60.0, facts=json.dumps(facts, separators=(",", ":")), limit=limit)
+
+    assert says in explained(shell, task)["now"][0]
+
+
+def test_refusals_of_a_queued_call_and_of_each_of_several_locks_are_told(shell: Shell) -> None:
+    """A log names the key as the task knows it."""
+    shell.hold("queued:beside")
+    refuse(shell, "queued:beside", "job-2", task="shop.beside")
+    shell.hold("two:b")
+    refuse(shell, "two:b", "job-3", task="shop.two")
+
+    for words in (["shop.beside"], ["beside"]):
+        told = explained(shell, *words)
+        assert "shop.beside[job-2]" in told["skipped"][0]
+        assert told["held by"][0].endswith(", as queued:beside")
+    for words in (["shop.two"], ["two:a two:b"]):
+        told = explained(shell, *words)
+        assert told["key"] == ["two:a", "two:b"]
+        assert "shop.two[job-3]" in told["skipped"][0]
+
+
+def test_a_call_that_had_to_wait_is_no_skipped_one(shell: Shell) -> None:
+    run_on(shell, "one", "job-1")
+    facts = '{"task":"shop.alone","state":"running","on_conflict":"wait"}'
+    shell.store.acquire("one", new_token("job-2"), 60.0, facts=facts, starts_run=True)
+    told = explained(shell, "shop.alone")
+
+    assert "shop.alone[job-2] at start" in told["had to wait"][0]
+    assert "skipped" not in told
 
 
 def test_a_task_without_its_arguments_is_told_by_all_that_its_calls_hold(shell: Shell) -> None:

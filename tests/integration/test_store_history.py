@@ -7,6 +7,7 @@ import pytest
 
 from celery_redislock.locks import MemoryStore
 from celery_redislock.locks.store import Counts, Entry, Grant, Refusal
+from tests.facts import wait_until
 from tests.stores import ClusterCase, RedisCase
 
 A, B, C = "job-a/1", "job-b/2", "job-c/3"
@@ -75,6 +76,8 @@ def test_each_task_of_a_key_has_an_entry_of_its_own(server_case: RedisCase) -> N
     store = server_case.store
     store.acquire("n", A, 30.0, facts=said())
     store.acquire("n", B, 30.0, facts=said(task="shop.bill"))
+    now = server_case.redis.clock() or 0.0
+    wait_until(lambda: (server_case.redis.clock() or 0.0) > now + 0.002, 5)
     store.acquire("n", C, 30.0, facts=said(on_conflict="callable"))
 
     assert [entry.hold.facts["task"] for entry in store.happened("n").refused] == ["shop.sync", "shop.bill"]
@@ -162,6 +165,115 @@ def test_what_a_claim_tells_of_its_arguments_is_told_by_its_run_and_by_its_retry
 
     assert [{name: hold.facts[name] for name in about} for hold in (run, claim)] == [about, about]
     assert claim.state == "queued"
+
+
+def test_the_first_of_many_refusals_is_remembered(server_case: RedisCase) -> None:
+    """How long it has gone on is half of the answer."""
+    store = server_case.store
+    store.acquire("n", A, 30.0, facts=said())
+    store.acquire("n", B, 30.0, facts=said())
+    (before,) = store.happened("n").refused
+    wait_until(lambda: (server_case.redis.clock() or 0.0) > before.last + 0.002, 5)
+    store.acquire("n", C, 30.0, facts=said())
+    (after,) = store.happened("n").refused
+
+    assert (after.times, after.first) == (2, before.first)
+    assert after.last > after.first
+
+
+def test_names_that_refused_somebody_long_ago_are_taken_off(server_case: RedisCase) -> None:
+    """The list of a busy server would grow else, as it lives as long as anybody is refused."""
+    store = server_case.store
+    refusals = f"{server_case.prefix}:refusals"
+    store.acquire("n", A, 30.0, facts=said())
+    server_case.client.zadd(refusals, {f"old-{number}": number for number in range(50)})
+
+    def is_tidy() -> bool:
+        store.acquire("n", B, 30.0, facts=said())
+        return server_case.client.zcard(refusals) == 1
+
+    assert wait_until(is_tidy, 10)
+
+
+def test_a_repeated_request_is_counted_once(server_case: RedisCase) -> None:
+    store = server_case.store
+    for _ in range(3):
+        store.acquire("n", A, 30.0, facts=said())
+
+    assert numbers(server_case) == {"accepted": 1}
+
+
+def test_of_several_locks_one_run_is_counted_once(server_case: RedisCase) -> None:
+    """With the last of them, whatever it is called."""
+    for names in ('["a","n"]', '["a","\\u00e9"]'):
+        for name in json.loads(names):
+            facts = f'{{"names":{names},{said("running")[1:]}'
+            server_case.store.acquire(name, f"{A}{name}", 30.0, facts=facts, starts_run=True)
+
+    assert numbers(server_case) == {"started": 2}
+
+
+def test_a_task_is_counted_under_its_own_name(server_case: RedisCase) -> None:
+    """In any alphabet: what scripts count and what Python counts are one row."""
+    store = server_case.store
+    store.acquire("n", A, 30.0, facts=said(task="tâche"))
+    store.happened("n", task="tâche", what="lost")
+
+    assert store.counts().numbers == {("tâche", "accepted"): 1, ("tâche", "lost"): 1}
+
+
+def test_where_several_may_hold_it_the_same_is_noted_told_and_counted(server_case: RedisCase) -> None:
+    """Refused by the first of the holders; a copy of a holder is no duplicate."""
+    store = server_case.store
+    about = {"args": "0a1b2c3d", "about": "order 7"}
+    lease = said("running", limit=1, timed=1, since=9e9)
+    store.acquire("n", A, 30.0, facts=said(limit=1, **about), limit=1)
+    store.acquire("n", B, 30.0, facts=lease, instead_of=A, starts_run=True, limit=1)
+    assert store.look("n", C, limit=1, facts=said(limit=1))
+    store.look("n", "job-b/9", limit=1, facts=said(limit=1))
+    (run,) = store.holders("n")
+    (refused,) = store.happened("n").refused
+    store.hand_on("n", B, C, 30.0, facts=said(limit=1))
+    (claim,) = store.holders("n")
+    store.release("n", C)
+
+    assert (refused.times, refused.holder) == (1, "job-b")
+    assert [hold.facts["about"] for hold in (run, claim)] == ["order 7"] * 2
+    assert numbers(server_case) == {"accepted": 1, "started": 1, "skipped": 1}
+
+
+def test_what_a_hold_of_several_took_is_counted_and_that_of_a_claim_is_not(server_case: RedisCase) -> None:
+    """A claim that is released was never a run."""
+    store = server_case.store
+    for state in ("queued", "running"):
+        store.acquire("n", A, 30.0, facts=said(state, limit=2, timed=1, since=9e9), limit=2, starts_run=True)
+        store.release("n", A)
+        store.acquire("m", A, 30.0, facts=said(state, timed=1, since=9e9), starts_run=True)
+        store.release("m", A)
+
+    found = {tuple(what): n for (_, *what), n in store.counts().numbers.items() if what[0] == "hold"}
+    assert found == {("hold", "0.1"): 2, ("hold", "ms"): 0}
+
+
+def test_a_claim_that_waited_in_line_passes_that_on_to_nobody(server_case: RedisCase) -> None:
+    """A run or a retry that said it had waited would be taken for a place in line."""
+    store = server_case.store
+    turn = said(line=1, since=1.5, args="", about="order 7")
+    store.acquire("n", A, 30.0, facts=turn)
+    store.acquire("n", B, 30.0, facts=said("running"), instead_of=A, starts_run=True)
+    (run,) = store.holders("n")
+
+    assert run.facts["about"] == "order 7"
+    assert "line" not in run.facts
+
+
+def test_what_must_be_confirmed_writes_no_note_that_it_would_wait_for(server_case: RedisCase) -> None:
+    """A duplicate would wait for replicas that are away."""
+    store = server_case.store
+    store.acquire("n", A, 30.0, facts=said(confirmed=1))
+    store.acquire("n", B, 30.0, facts=said(confirmed=1))
+
+    assert store.happened("n").refused == ()
 
 
 @pytest.mark.parametrize("key", ["{n}:refused", "refusals", "counts", "{n}:forced"])

@@ -14,7 +14,7 @@ from celery_redislock.cli import main, redislock
 from celery_redislock.cli.listing import _table
 from celery_redislock.cli.output import age, as_json, duration, in_brief, printable, say
 from celery_redislock.cli.schedule import pause
-from celery_redislock.cli.subject import _arguments
+from celery_redislock.cli.subject import arguments
 from celery_redislock.locks.store import QUEUED, RUNNING
 from celery_redislock.publishing.handle import Holder
 from tests.stores import hold_of
@@ -49,7 +49,7 @@ class TestArguments:
     def test_each_is_json_or_else_a_string_and_a_name_makes_it_a_keyword(
         self, words: list[str], args: list[Any], kwargs: dict[str, Any]
     ) -> None:
-        assert _arguments(words) == (args, kwargs)
+        assert arguments(words) == (args, kwargs)
 
 
 class TestHolder:

@@ -9,7 +9,6 @@ from zlib import crc32
 from celery_redislock.declaring.keys.digest import PLAIN
 from celery_redislock.declaring.keys.template import Field, field_of, parse_template
 from celery_redislock.declaring.kinds import hint
-from celery_redislock.exceptions import LockKeyError
 
 __all__ = ["problems_of_text", "teller"]
 
@@ -69,7 +68,7 @@ def _read(field: Field, arguments: Mapping[str, object]) -> str:
     """Return a field's text; the call is published all the same where it has none."""
     try:
         return field.read(arguments, where="lock_describe")
-    except LockKeyError:
+    except Exception:  # noqa: BLE001  a property of somebody's own may raise anything
         return "?"
 
 

@@ -42,7 +42,7 @@ include('permits')
   return permits(lock, index, name, held)
 end
 
--- It is noted what happened, after every write that could fail.
+-- It is noted what happened, when nothing of this script can fail any more.
 local function noted(answer)
   if answer[1] == 'refused' then
     note_refusal(lock, index, name, value, answer[4])

@@ -1,5 +1,5 @@
 -- Included where a hold is granted, refused, waits or is taken away: notes what happened, for operators. It never
--- changes an answer. pcall: a server that is full, or a key of another type, costs the note and nothing else.
+-- changes an answer. pcall: what the server refuses, and a key of another type, costs the note and nothing else.
 --
 -- Only tasks are noted, whose facts name one. Beside the lock:
 --
@@ -10,22 +10,24 @@
 -- Beside the index, in each slot of a Cluster:
 --
 --   refusals     sorted set name -> when it was refused last, ms. An hour
---   counts       hash `task NUL what` -> how often; `since` -> when it was begun, ms. 30 days
+--   counts       hash `task NUL what` -> how often; `since` -> when it was begun, ms. Until the next multiple of 30
+--                days since the epoch, in all slots at once; the task as JSON has it
 local HOUR, MONTH = 3600000, 2592000000
 -- Seconds: the bounds of what `redislock_metrics` counts.
 local BOUNDS = {0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600}
 
 -- The task that these facts name; of several locks, which are taken together, it counts once, with the last.
 local function task_in(facts, name)
-  local last = string.match(facts, '"names":%[.*"([^"]*)"%]')
-  return (not last or last == name) and string.match(facts, '"task":"([^"]*)"')
+  local last = string.match(string.match(facts, '"names":%[(".-")%]') or '', '("[^"]*")$')
+  return (not last or cjson.decode('[' .. last .. ']')[1] == name) and string.match(facts, '"task":"([^"]*)"')
 end
 
 local function tally(index, task, what, by)
   local counts = beside(index, 'counts')
   local is_new = redis.pcall('HINCRBY', counts, task .. '\0' .. what, by or 1) == (by or 1)
-  if is_new and redis.pcall('HSETNX', counts, 'since', string.format('%.0f', now_ms())) == 1 then
-    redis.pcall('PEXPIRE', counts, MONTH)
+  local now = is_new and now_ms()
+  if now and redis.pcall('HSETNX', counts, 'since', string.format('%.0f', now)) == 1 then
+    redis.pcall('PEXPIRE', counts, string.format('%.0f', MONTH - now % MONTH))
   end
 end
 
@@ -62,8 +64,8 @@ end
 local function note_refusal(lock, index, name, value, holder)
   local owner = string.match(value, '^[^%z]*/')
   local task = string.match(value, '"task":"([^"]*)"')
-  -- Another delivery of what holds it is no duplicate.
-  if not task or owner and string.find(holder, owner, 1, true) == 1 then
+  -- Another delivery of what holds it is no duplicate. What has to be confirmed (WAIT) would wait for the note.
+  if not task or string.find(value, '"confirmed":1', 1, true) or owner and string.find(holder, owner, 1, true) == 1 then
     return
   end
   local strategy = string.match(value, '"on_conflict":"(%l+)"')

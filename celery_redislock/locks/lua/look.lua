@@ -32,8 +32,7 @@ if not value or string.find(value, token, 1, true) == 1 then
   return {ok = 'free'}
 end
 include('history')
-note_refusal(KEYS[1], KEYS[2], string.match(KEYS[1], '{(.*)}:lock$'), ARGV[1], value)
-if permit and kind == 'held' then
-  return {'refused', kind, unpack(permit.holders())}
-end
-return {'refused', kind, 1, value, redis.call('PTTL', key)}
+local holders = permit and kind == 'held' and permit.holders() or {1, value, redis.call('PTTL', key)}
+local copy = permit and permit.copy_of(string.sub(token, 1, -2))
+note_refusal(KEYS[1], KEYS[2], string.match(KEYS[1], '{(.*)}:lock$'), ARGV[1], copy or holders[2])
+return {'refused', kind, unpack(holders)}

@@ -49,7 +49,8 @@ if is_over then
   redis.pcall('ZREM', index, name .. '\0period')
 end
 local facts = permit and ours or ours and held
-if facts and string.find(facts, '"timed":1', 1, true) then
+local runs = facts and string.find(facts, '"state":"running"', 1, true)
+if runs and string.find(facts, '"timed":1', 1, true) then
 include('keys')
 include('history')
   clock_up(index, task_in(facts, name), 'hold', facts)
