@@ -25,6 +25,9 @@ from celery_redislock.publishing import promote
 #: Seconds by which a clock may differ before it is told: ages and waiting times are shown that much wrong.
 APART = 1.0
 
+#: Seconds within which the broker must have passed on a question to the workers, and their answers.
+PATIENCE = 10.0
+
 #: The part of ``maxmemory`` from which on it is told.
 NEARLY_FULL = 0.9
 
@@ -60,22 +63,34 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     Exit status: 0 all is well, 1 something is at risk, 2 something cannot work.
     """
     server = LockServer.of(ctx)
-    replicas: int | str = 0
-    of_tasks: list[_Found] = []
-    some_wait = False
-    if server.app is not None:
-        replicas = settings_of(server.app).min_replicas
-        of_tasks, some_wait = _of_tasks(server)
-    found = [*_of_server(server.store, replicas, some_wait=some_wait), *of_tasks]
-    if server.app is not None:
-        found += [*_of_visibility(server.app), *_of_workers(server.app), *_of_versions()]
-    if as_json:
-        findings = [{"level": level, "text": text} for level, text in found]
-        output.write_json({"server": server.store.server, "findings": findings})
-    else:
-        for level, text in found:
+    found = []
+    for level, text in _findings(server):
+        found.append({"level": level, "text": text})
+        if not as_json:
             output.say(f"{level:<9}{text}")
-    ctx.exit(max(_STATUS[level] for level, _ in found))
+    if as_json:
+        output.write_json({"server": server.store.server, "findings": found})
+    ctx.exit(max(_STATUS[one["level"]] for one in found))
+
+
+def _findings(server: LockServer) -> Iterator[_Found]:
+    """Look at one thing after the other; what takes long comes last."""
+    app = server.app
+    if app is None:
+        yield from _of_server(server.store, 0, some_wait=False)
+        return
+    of_tasks, some_wait = _of_tasks(server)
+    settings = settings_of(app)
+    if not settings.enabled:
+        yield (
+            "warning",
+            "locking is off here: redislock_enabled, or REDISLOCK_ENABLED in the environment",
+        )
+    yield from _of_server(server.store, settings.min_replicas, some_wait=some_wait)
+    yield from of_tasks
+    yield from _of_visibility(app)
+    yield from _of_versions()
+    yield from _of_workers(app)
 
 
 def _of_server(store: LockStore, replicas: int | str, *, some_wait: bool) -> Iterator[_Found]:
@@ -241,8 +256,11 @@ def _of_visibility(app: Any) -> Iterator[_Found]:
 
 
 def _of_workers(app: Any) -> Iterator[_Found]:
+    from celery_redislock.receiving.whereabouts import within  # noqa: PLC0415  as above
+
+    ask = app.control.inspect(timeout=1.0).conf
     try:
-        answers: Mapping[str, Mapping[str, Any]] = app.control.inspect(timeout=1.0).conf() or {}
+        answers: Mapping[str, Mapping[str, Any]] = within(PATIENCE, ask) or {}
     except Exception as error:  # noqa: BLE001  of any transport
         yield "error", f"the broker cannot be asked: {type(error).__name__}: {error}"
         return
@@ -259,9 +277,10 @@ def _of_workers(app: Any) -> Iterator[_Found]:
 def _differing(app: Any, theirs: Mapping[str, Any]) -> Iterator[str]:
     for name in ("redislock_url", "redislock_prefix", "redislock_enabled"):
         here = app.conf.get(name)
-        if name == "redislock_url" and not isinstance(here, str | None):
+        named = here, theirs.get(name)
+        if name == "redislock_url" and not all(one is None or "://" in str(one) for one in named):
             continue  # a client or a callable, whose text tells nothing
-        here, there = (_shown(name, value) for value in (here, theirs.get(name)))
+        here, there = (_shown(name, value) for value in named)
         if here != there:
             yield f"{name} = {there}, and this program has {here}"
 

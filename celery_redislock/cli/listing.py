@@ -80,6 +80,7 @@ def list_locks(
         return
     if not shown:
         told = told_patterns(pattern, task, host)
+        told += " in that state or for so long" if state or older_than else ""
         output.say(f"no lock{told} is held on {server.store.server}, under the prefix {server.store.prefix}")
         return
     is_cut = sys.stdout.isatty() and not wide

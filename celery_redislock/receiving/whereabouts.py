@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from celery.backends.base import DisabledBackend
 from celery.states import READY_STATES, SUCCESS
@@ -16,7 +16,9 @@ from celery_redislock.publishing.message import Message
 from celery_redislock.receiving.restore import run_script, worker_of
 from celery_redislock.running.delivery import IN_HAND_OF
 
-__all__ = ["Whereabouts", "find_message"]
+__all__ = ["Whereabouts", "find_message", "within"]
+
+T = TypeVar("T")
 
 #: Messages of a queue that one request looks at, as a script copies what it reads; and how many in all.
 _AT_ONCE = 100
@@ -66,23 +68,37 @@ def find_message(app: Any, settings: LockSettings, task_id: str, *, runs: bool) 
 
 
 def _asked(troubles: list[str], whom: str, ask: Callable[[], Whereabouts | None]) -> Whereabouts | None:
-    """Ask in a thread of its own, for so long as an operator waits; note what keeps it from answering."""
-    answers: list[Whereabouts | None] = []
+    """Ask, for so long as an operator waits; note what keeps it from answering."""
+    try:
+        return within(_DEADLINE, ask)
+    except Exception as error:  # noqa: BLE001  of any transport and backend
+        troubles.append(f"{whom} could not be asked: {type(error).__name__}: {str(error)[:200]}")
+        return None
+
+
+def within(seconds: float, ask: Callable[[], T]) -> T:
+    """Return what is asked for, in a thread of its own; a broker that is silent may hold that up for ever.
+
+    Raises:
+        TimeoutError: it did not answer within so many seconds; and what the question raises.
+    """
+    answers: list[tuple[T | None, Exception | None]] = []
 
     def run() -> None:
         try:
-            answers.append(ask())
-        except Exception as error:  # noqa: BLE001  of any transport and backend
-            troubles.append(f"{whom} could not be asked: {type(error).__name__}: {str(error)[:200]}")
-            answers.append(None)
+            answers.append((ask(), None))
+        except Exception as error:  # noqa: BLE001  raised below
+            answers.append((None, error))
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(_DEADLINE)
+    thread.join(seconds)
     if not answers:
-        troubles.append(f"{whom} could not be asked: no answer within {_DEADLINE:g} s")
-        return None
-    return answers[0]
+        raise TimeoutError(f"no answer within {seconds:g} s")
+    answer, error = answers[0]
+    if error is not None:
+        raise error
+    return answer  # type: ignore[return-value]  # without an error it is there
 
 
 def _with_workers(app: Any, task_id: str) -> Whereabouts | None:
