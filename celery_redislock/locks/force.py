@@ -27,7 +27,7 @@ def facts_of_force(owner: str, reason: str) -> str:
         "by": user(),
         "host": hostname(),
         "pid": os.getpid(),
-        "why": reason,
+        "reason": reason,
         "owner": owner,
         "since": time.time(),
     }
@@ -39,4 +39,5 @@ def told_of_force(forced: Mapping[str, Any]) -> str:
     since = forced.get("since")
     ago = f" {max(0.0, time.time() - since):.1f} s ago" if isinstance(since, int | float) else ""
     who = f"{forced.get('by', '-')} on {forced.get('host', '-')} (pid {forced.get('pid', '-')})"
-    return f"released by force{ago} from {forced.get('owner', '-')} by {who}: {str(forced.get('why', '-'))!r}"
+    reason = str(forced.get("reason", "-"))
+    return f"released by force{ago} from {forced.get('owner', '-')} by {who}: {reason!r}"

@@ -393,7 +393,7 @@ class History(NamedTuple):
 
     Attributes:
         refused: one for each task, the one refused last before the others.
-        forced: who took the lock away by force last (``by``, ``host``, ``pid``), ``why``, from whom
+        forced: who took the lock away by force last (``by``, ``host``, ``pid``), the ``reason``, from whom
             (``owner``), and when (``since``, seconds since the epoch); empty where nobody did.
     """
 

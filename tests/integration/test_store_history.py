@@ -110,9 +110,9 @@ def test_one_that_waits_is_counted_when_it_is_put_into_the_line(server_case: Red
 def test_who_releases_by_force_leaves_who_why_and_when(server_case: RedisCase) -> None:
     store = server_case.store
     store.acquire("n", A, 30.0, facts=said())
-    store.force_release("n", expected=A, by='{"by":"ann","why":"host died","since":1.5}')
+    store.force_release("n", expected=A, by='{"by":"ann","reason":"host died","since":1.5}')
 
-    assert store.happened("n").forced == {"by": "ann", "why": "host died", "since": 1.5}
+    assert store.happened("n").forced == {"by": "ann", "reason": "host died", "since": 1.5}
     assert numbers(server_case)["forced"] == 1
     server_case.check_every_key_expires()
 

@@ -1,8 +1,10 @@
 """The command line without a server: arguments, tables, and what importing it costs."""
 
 import json
+import re
 import subprocess
 import sys
+from importlib.resources import files
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from celery_redislock.cli import main, redislock
+from celery_redislock.cli.census import BOUNDS
 from celery_redislock.cli.listing import _table
 from celery_redislock.cli.output import age, as_json, duration, in_brief, printable, say
 from celery_redislock.cli.schedule import pause
@@ -264,3 +267,11 @@ def test_importing_the_command_line_imports_nothing_that_celery_has_not() -> Non
         "celery_redislock.scheduling",
         "celery_redislock.scheduling.plug",
     ]
+
+
+def test_the_buckets_that_are_shown_are_those_that_the_scripts_count() -> None:
+    """A bucket that nobody reads would be missing from the sum."""
+    text = (files("celery_redislock.locks") / "lua" / "history.lua").read_text("utf-8")
+    (bounds,) = re.findall(r"^local BOUNDS = \{(.*)\}$", text, re.MULTILINE)
+
+    assert (*bounds.split(", "), "inf") == BOUNDS

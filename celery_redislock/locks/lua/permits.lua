@@ -158,7 +158,8 @@ permits = function(lock, index, name, held)
     return true
   end
 
-  -- Returns its facts, false where it was not there. `later`: the caller may grant one first, and then marks what is left `is_unmarked`.
+  -- Returns its facts, false where it was not there. `later`: the caller may grant one first, and then marks what
+  -- is left `is_unmarked`.
   function self.drop(token, later)
     local facts = call('HGET', holders, token) or ''
     call('HDEL', holders, token)
