@@ -95,10 +95,12 @@ def explain(ctx: click.Context, words: tuple[str, ...], as_json: bool) -> None:
     entries = _entries(ctx, server, subject)
     facts = [subject.holders, subject.places, refused, forced, entries, subject.handle, *lengths.values()]
     is_known = any(facts)
-    if message.get("state") == "unknown" and not is_known:
+    is_lost = message.get("state") == "unknown"
+    has_hold = any(holder.owner == subject.task_id for holder in subject.holders)
+    if is_lost and not is_known:
         message = {**message, "told": nobody(server, subject.name, words)}
-    elif message.get("state") == "unknown" and refused and subject.name == subject.task_id:
-        message = {**message, "state": "skipped", "told": "skipped, and so not published"}
+    elif is_lost and subject.name == subject.task_id and not has_hold:
+        message = {"state": "skipped", "told": "skipped, and so not published"} if refused else {}
     if as_json:
         document = {
             "server": server.store.server,

@@ -78,6 +78,7 @@ def test_a_task_id_that_was_skipped_is_found_by_what_refused_it(shell: Shell) ->
 
     assert told["key"] == ["night"]
     assert told["held by"] == ["job-1 (shop.nightly, running, web-1:7)"]
+    assert told["message"] == ["skipped, and so not published"]
     assert len(told["skipped"]) == 1
 
 
@@ -227,3 +228,18 @@ def test_without_an_app_a_key_is_explained_from_the_locks_alone(shell: Shell) ->
     assert done.returncode == 0
     assert "held by      job-1 (shop.nightly, running, web-1:7)" in done.stdout
     assert "message" not in done.stdout
+
+
+def test_an_entry_of_the_schedule_is_explained_by_its_name(shell: Shell) -> None:
+    """It is no message that was lost."""
+    told = explained(shell, "nightly")
+
+    assert told["schedule"][0].startswith("nightly (")
+    assert "message" not in told
+
+
+def test_an_empty_word_is_refused_in_one_line(shell: Shell) -> None:
+    done = shell.celery("explain", "")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "Error: \"''\" names no task of the app, no task id and no key\n"
