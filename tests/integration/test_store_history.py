@@ -267,6 +267,21 @@ def test_a_claim_that_waited_in_line_passes_that_on_to_nobody(server_case: Redis
     assert "line" not in run.facts
 
 
+@pytest.mark.parametrize("terms", [{}, {"starts_run": True}])
+def test_one_that_is_refused_for_the_sake_of_a_line_is_noted(
+    server_case: RedisCase, terms: dict[str, Any]
+) -> None:
+    """The lock is free, and whoever waits goes first."""
+    store = server_case.store
+    store.acquire("n", A, 30.0, facts=said())
+    store.park("n", B, Entry("give", "elsewhere", 30.0, said(line=1), "text"), nonce="1")
+    server_case.expire()
+    assert isinstance(store.acquire("n", C, 30.0, facts=said(), **terms), Refusal)
+
+    (refused,) = store.happened("n").refused
+    assert (refused.holder, refused.hold.owner) == ("job-b", "job-c")
+
+
 def test_what_must_be_confirmed_writes_no_note_that_it_would_wait_for(server_case: RedisCase) -> None:
     """A duplicate would wait for replicas that are away."""
     store = server_case.store
