@@ -193,7 +193,7 @@ def _consumers(app: Any, queue: str | None = None) -> str:
         if workers:
             return f"Consumed by {', '.join(sorted(workers)[:3])}{' and others' if len(workers) > 3 else ''}"
         if answers:
-            return f"None of the {len(answers)} workers that answer consumes it: start one with -Q {queue}"
+            return f"None of the workers that answer ({len(answers)}) consumes it: start one with -Q {queue}"
     return "No worker answers: start one"
 
 
