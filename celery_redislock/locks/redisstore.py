@@ -773,7 +773,9 @@ def _counted(_name: str, reply: Any, *_: object) -> Counts:
     numbers = {}
     for field, value in zip(reply[::2], reply[1::2], strict=True):
         task, *what = field.decode("utf-8", "replace").split("\0")
-        words = [json.loads(f'"{task}"'), *what]
+        with suppress(ValueError):  # a name with a quotation mark was cut
+            task = json.loads(f'"{task}"')
+        words = [task, *what]
         numbers[tuple(words)] = int(value)
     since = numbers.pop(("since",), None)
     return Counts(None if since is None else since / 1000, numbers)

@@ -267,6 +267,19 @@ def test_a_claim_that_waited_in_line_passes_that_on_to_nobody(server_case: Redis
     assert "line" not in run.facts
 
 
+@pytest.mark.parametrize("odd", ['a"]b', 'x\\"', "[]", "{}", "%", "\\"])
+def test_odd_names_cost_the_count_and_not_the_lock(server_case: RedisCase, odd: str) -> None:
+    """A script that failed here would have taken the lock."""
+    store = server_case.store
+    facts = f'{{"names":{json.dumps(["a", odd])},{said("running", task=odd)[1:]}'
+    for name in ("a", odd):
+        assert isinstance(store.acquire(name, f"{A}", 30.0, facts=facts, starts_run=True), Grant)
+        assert isinstance(store.acquire(name, f"{B}", 30.0, facts=facts, starts_run=True), Refusal)
+        assert store.happened(name).refused[0].hold.facts["task"] == odd
+
+    assert store.counts().since is not None
+
+
 @pytest.mark.parametrize("terms", [{}, {"starts_run": True}])
 def test_one_that_is_refused_for_the_sake_of_a_line_is_noted(
     server_case: RedisCase, terms: dict[str, Any]

@@ -19,7 +19,9 @@ local BOUNDS = {0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600}
 -- The task that these facts name; of several locks, which are taken together, it counts once, with the last.
 local function task_in(facts, name)
   local last = string.match(string.match(facts, '"names":%[(".-")%]') or '', '("[^"]*")$')
-  return (not last or cjson.decode('[' .. last .. ']')[1] == name) and string.match(facts, '"task":"([^"]*)"')
+  -- pcall: a name with a quotation mark may be cut anywhere.
+  local is_json, names = pcall(cjson.decode, '[' .. (last or '') .. ']')
+  return (not last or is_json and names[1] == name) and string.match(facts, '"task":"([^"]*)"')
 end
 
 local function tally(index, task, what, by)
