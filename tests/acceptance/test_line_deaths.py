@@ -100,7 +100,8 @@ def test_what_a_worker_parks_when_it_dies_is_in_line_once(
     assert sorted(line) == sorted(sent)
     assert [body.task_id for body in project.bodies(key)] == line
     assert project.overlaps(key) == []
-    assert not project.parked(key)
+    # Elsewhere it leaves the line when its publish has been settled, which its run need not wait for.
+    wait_until(lambda: not project.parked(key), PATIENCE, "the line is empty")
 
 
 #: What may take so long until the next one starts; on Redis a script releases and publishes.
