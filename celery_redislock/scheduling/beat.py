@@ -172,7 +172,8 @@ class Beat:
         self._theirs = {name: getattr(scheduler, name) for name in WRAPPED}
         for name in WRAPPED:
             setattr(scheduler, name, getattr(self, name.lstrip("_")))
-        lock_conflict.connect(self._note_conflict)
+        # Celery 5.5 takes the methods of two objects for one receiver.
+        lock_conflict.connect(self._note_conflict, dispatch_uid=id(self))
         self._adopt()
 
     def _adopt(self) -> None:
