@@ -87,9 +87,9 @@ def explain(ctx: click.Context, words: tuple[str, ...], as_json: bool) -> None:
     server = LockServer.of(ctx)
     subject = _subject(server, words)
     subject, message = _with_message(server, subject)
-    refused = [*_refused(server, subject)]
-    happened = {key: server.store.happened(key).forced for key in subject.keys}
-    forced = {key: facts for key, facts in happened.items() if facts}
+    histories = {key: server.store.happened(key) for key in subject.keys or _refusing(server)}
+    refused = [each for history in histories.values() for each in history.refused if subject.is_its(each)]
+    forced = {key: histories[key].forced for key in subject.keys if histories[key].forced}
     lengths = {key: server.store.waiting(key, last=0)[0] for key in subject.keys}
     now = "" if subject.handle is None else _now(server, subject, sum(lengths.values()))
     entries = _entries(ctx, server, subject)
@@ -153,7 +153,9 @@ def _subject(server: LockServer, words: tuple[str, ...]) -> Subject:
     places = [place for place in server.places() if place.waiter.owner == name]
     found = [holder.key for holder in holders] + [place.waiter.key for place in places]
     is_its: Callable[[Refused], bool] = lambda each: each.hold.owner == name  # noqa: E731
-    found = found or [each.hold.name for each in _refused(server, Subject(name, [], [], is_its=is_its))]
+    found = found or [
+        key for key in _refusing(server) if any(map(is_its, server.store.happened(key).refused))
+    ]
     if by_name and not found:
         of_task: Callable[[Refused], bool] = lambda each: each.hold.facts.get("task") == name  # noqa: E731
         is_former = server.app is not None
@@ -192,11 +194,9 @@ def _only(holders: list[Holder]) -> str | None:
     return owners.pop() if len(owners) == 1 else None
 
 
-def _refused(server: LockServer, subject: Subject) -> Iterator[Refused]:
-    """Return the calls that were refused in the last hour, of its keys, or of all if it has none."""
-    keys = subject.keys or reversed(server.store.refused(limit=100 * SEARCHED)[-SEARCHED:])
-    for key in keys:
-        yield from filter(subject.is_its, server.store.happened(key).refused)
+def _refusing(server: LockServer) -> list[str]:
+    """Return the keys that have refused a call in the last hour, the latest before the others."""
+    return server.store.refused(limit=100 * SEARCHED)[: -SEARCHED - 1 : -1]
 
 
 def _with_message(server: LockServer, subject: Subject) -> tuple[Subject, dict[str, Any]]:

@@ -38,11 +38,9 @@ def life(holder: Holder) -> str:
     if holder.renewed is not None and holder.ttl is not None:
         ago = duration(holder.renewed)
         due = f"due every {holder.ttl / 3:.3g} s"
-        return (
-            f"not renewed for {ago}, {due}: probably dead; free in {end}"
-            if holder.is_late
-            else f"last renewed {ago} ago, {due}"
-        )
+        if holder.is_late:
+            return f"not renewed for {ago}, {due}: probably dead; free in {end}"
+        return f"last renewed {ago} ago, {due}"
     if holder.state == "period":
         return f"its period ends in {end}"
     unless = "" if holder.state == "foreign" else ", unless a worker receives or starts its message"

@@ -1,6 +1,5 @@
 """The commands about the schedule: ``beat``, ``run-now``, ``pause`` and ``resume``."""
 
-import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,6 +16,7 @@ from celery_redislock.declaring.server import settings_of
 from celery_redislock.declaring.unknown import OF_ENTRIES
 from celery_redislock.exceptions import DuplicateTask, RedisLockError
 from celery_redislock.locks.force import user
+from celery_redislock.locks.process import hostname
 from celery_redislock.log import logger
 from celery_redislock.scheduling.entries import entries_of, is_shared
 from celery_redislock.scheduling.state import NOTHING, Pause, State, States
@@ -242,7 +242,7 @@ def pause(
         if schedule.patterns is None:
             remedy = "redislock_beat is False, or locking is switched off"
         raise Trouble(f"{name} is not shared, so no beat asks whether it is paused; {remedy}")
-    facts = {"by": user(), "host": socket.gethostname(), "since": time.time(), "reason": reason}
+    facts = {"by": user(), "host": hostname(), "since": time.time(), "reason": reason}
     schedule.states.pause(name, seconds, facts)
     until = "until it is resumed" if seconds is None else f"until {output.moment(time.time() + seconds)}"
     why = f": {reason}" if reason else ""

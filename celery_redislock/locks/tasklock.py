@@ -51,7 +51,7 @@ class Says(NamedTuple):
         client: the strategy of a duplicate at publish; ``server``: on a worker. ``callable`` for one.
         ttl: seconds a lease outlives its last renewal.
         is_timed: how long calls wait and run is counted (``redislock_metrics``).
-        is_confirmed: what is written has to be confirmed, so that a refusal writes nothing.
+        is_confirmed: what an acquire writes has to be confirmed, so that one that is refused writes nothing.
     """
 
     client: str = "skip"
@@ -265,10 +265,13 @@ class TaskLock(NamedTuple):
         """Count that a run has lost this lock; tell whether somebody released it by force."""
         if watchdog_of(self.store).is_server_away:
             return ""
+        task = self.task
         with suppress(RedisLockError):
-            forced = self.store.happened(self.key, task=self.task, what="lost").forced
-            if forced.get("owner") == self.owner:
-                return told_of_force(forced)
+            for name in self.key.split(" "):  # several resources
+                forced = self.store.happened(name, task=task, what="lost").forced
+                if forced.get("owner") == self.owner:
+                    return told_of_force(forced)
+                task = ""  # counted
         return ""
 
     def _now_or_later(

@@ -18,7 +18,6 @@ to the visibility timeout. What is left alone is delivered again after that, as 
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from shlex import quote
 from typing import Any, NamedTuple
 
@@ -36,7 +35,7 @@ from celery_redislock.log import logger
 from celery_redislock.publishing.message import Message
 from celery_redislock.running.delivery import IN_HAND_OF, lock_by_name
 
-__all__ = ["LATE", "Restorer", "run_script", "worker_of"]
+__all__ = ["LATE", "Restorer", "run_script", "search", "worker_of"]
 
 #: The end of a name in a message that is acknowledged when its body has ended.
 LATE = "+"
@@ -136,14 +135,9 @@ class Restorer:
             run_script(channel, "forget", (f"{names}:taken", f"{names}:bearers"), name)
 
     def _search(self, channel: Any, name: str) -> Iterator[dict[str, Entry]]:
-        keys = [channel.global_keyprefix + key for key in (channel.unacked_key, channel.unacked_index_key)]
-        cursor = b"0"
-        while True:
-            cursor, *found = run_script(channel, "search", keys, cursor, name, _AT_ONCE)
-            entries = map(partial(_read, name), found[::3], found[1::3], found[2::3])
+        for found in search(channel, name):
+            entries = [_read(name, *each) for each in found]
             yield {entry.tag: entry for entry in entries if entry is not None}
-            if cursor == b"0":
-                return
 
     def _state_of(self, entry: Entry) -> str:
         """Ask the lock server what has become of a message."""
@@ -214,6 +208,17 @@ def _read(name: str, tag: bytes, text: bytes, received: bytes) -> Entry | None:
     is_late = in_hand_of.endswith(LATE)
     at = float(received)
     return Entry(bytes_to_str(tag), text, at, payload, exchange, routing_key, is_late, due, message)
+
+
+def search(channel: Any, text: str) -> Iterator[list[tuple[bytes, bytes, bytes]]]:
+    """Yield the unacknowledged messages with this text, some at a time: tag, JSON, when it was received."""
+    keys = [channel.global_keyprefix + key for key in (channel.unacked_key, channel.unacked_index_key)]
+    cursor = b"0"
+    while True:
+        cursor, *found = run_script(channel, "search", keys, cursor, text, _AT_ONCE)
+        yield [*zip(found[::3], found[1::3], found[2::3], strict=True)]
+        if cursor == b"0":
+            return
 
 
 def worker_of(bearer: str) -> str:

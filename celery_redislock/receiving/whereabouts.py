@@ -13,7 +13,7 @@ from kombu.utils.encoding import bytes_to_str
 
 from celery_redislock.declaring.options import LockSettings
 from celery_redislock.publishing.message import Message
-from celery_redislock.receiving.restore import run_script, worker_of
+from celery_redislock.receiving.restore import run_script, search, worker_of
 from celery_redislock.running.delivery import IN_HAND_OF
 
 __all__ = ["Whereabouts", "find_message", "within"]
@@ -209,15 +209,10 @@ def _unacknowledged(channel: Any, settings: LockSettings, task_id: str) -> Where
 
 
 def _entries(channel: Any, text: str) -> Iterator[dict[str, Any]]:
-    keys = [channel.global_keyprefix + key for key in (channel.unacked_key, channel.unacked_index_key)]
-    cursor = b"0"
-    while True:
-        cursor, *found = run_script(channel, "search", keys, cursor, text, 50)
-        for entry in found[1::3]:
+    for found in search(channel, text):
+        for _, entry, _ in found:
             with suppress(ValueError, LookupError, TypeError):
                 yield json.loads(entry)[0]
-        if cursor == b"0":
-            return
 
 
 def _bearer(channel: Any, settings: LockSettings, name: str) -> str:

@@ -300,8 +300,29 @@ def test_what_must_be_confirmed_writes_no_note_that_it_would_wait_for(server_cas
     store = server_case.store
     store.acquire("n", A, 30.0, facts=said(confirmed=1))
     store.acquire("n", B, 30.0, facts=said(confirmed=1))
-
     assert store.happened("n").refused == ()
+
+    # Nothing confirms a look.
+    store.look("n", C, facts=said(confirmed=1))
+    assert store.happened("n").refused[0].hold.owner == "job-c"
+
+
+def test_a_full_server_answers_as_ever(lone_case: RedisCase) -> None:
+    """It may cost the note."""
+    store = lone_case.store
+    store.acquire("n", A, 30.0, facts=said())
+    lone_case.client.config_set("maxmemory", 1)
+    run: dict[str, Any] = {"facts": said("running"), "starts_run": True}
+    refused = store.acquire("n", B, 30.0, **run)
+    looked = store.look("n", B, facts=said())
+    started = store.acquire("n", "job-a/9", 30.0, instead_of=A, **run)
+
+    assert isinstance(refused, Refusal)
+    assert looked is not None
+    assert [refused.hold.token, looked.hold.token] == [A, A]
+    assert isinstance(started, Grant)
+    assert store.release("n", "job-a/9").released
+    lone_case.client.config_set("maxmemory", 0)
 
 
 @pytest.mark.parametrize("key", ["{n}:refused", "refusals", "counts", "{n}:forced"])

@@ -42,9 +42,9 @@ include('permits')
   return permits(lock, index, name, held)
 end
 
--- It is noted what happened, when nothing of this script can fail any more.
+-- It is noted what happened, when nothing of this script can fail any more. Not where that would be waited for (WAIT).
 local function noted(answer)
-  if answer[1] == 'refused' then
+  if answer[1] == 'refused' and not string.find(value, '"confirmed":1', 1, true) then
     note_refusal(lock, index, name, value, answer[4])
   end
   return answer

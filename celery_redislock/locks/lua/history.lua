@@ -66,8 +66,8 @@ end
 local function note_refusal(lock, index, name, value, holder)
   local owner = string.match(value, '^[^%z]*/')
   local task = string.match(value, '"task":"([^"]*)"')
-  -- Another delivery of what holds it is no duplicate. What has to be confirmed (WAIT) would wait for the note.
-  if not task or string.find(value, '"confirmed":1', 1, true) or owner and string.find(holder, owner, 1, true) == 1 then
+  -- Another delivery of what holds it is no duplicate.
+  if not task or owner and string.find(holder, owner, 1, true) == 1 then
     return
   end
   local strategy = string.match(value, '"on_conflict":"(%l+)"')
