@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from celery_redislock.locks import MemoryStore
+from celery_redislock.locks.force import facts_of_force
 from celery_redislock.locks.store import Counts, Entry, Grant, Refusal
+from celery_redislock.locks.tasklock import Says, TaskLock
 from tests.facts import wait_until
 from tests.stores import ClusterCase, RedisCase
 
@@ -293,6 +295,29 @@ def test_one_that_is_refused_for_the_sake_of_a_line_is_noted(
 
     (refused,) = store.happened("n").refused
     assert (refused.holder, refused.hold.owner) == ("job-b", "job-c")
+
+
+def test_a_holder_tells_of_its_arguments_once(server_case: RedisCase) -> None:
+    """What it says itself counts, not what it took over."""
+    store = server_case.store
+    store.acquire("n", A, 30.0, facts=said(args="", about="order 7"))
+    own = said("running", args="", about="order 8")
+    store.acquire("n", B, 30.0, facts=own, instead_of=A, starts_run=True)
+    (run,) = store.holders("n")
+
+    assert run.facts["about"] == "order 8"
+    assert run.text.count(b'"args"') == 1
+
+
+def test_who_took_any_of_several_locks_is_told_and_the_loss_counted_once(server_case: RedisCase) -> None:
+    """A run of several resources loses them all with one."""
+    says = (30.0, 60.0, None, None, Says())
+    lock = TaskLock(server_case.store, "shop.sync", *says, "a b", "job-a")
+    server_case.store.acquire("b", A, 30.0, facts=said("running"))
+    server_case.store.force_release("b", by=facts_of_force("job-a", "host died"))
+
+    assert lock.count_loss().endswith(": 'host died'")
+    assert numbers(server_case)["lost"] == 1
 
 
 def test_what_must_be_confirmed_writes_no_note_that_it_would_wait_for(server_case: RedisCase) -> None:

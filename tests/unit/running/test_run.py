@@ -8,6 +8,7 @@ from celery.exceptions import TaskRevokedError
 
 from celery_redislock import LockLost
 from celery_redislock.locks.lease import InertLease
+from celery_redislock.locks.store import History
 from celery_redislock.running.run import run_of
 from celery_redislock.testing import hold
 from tests.unit.shop import KEY, SCOPES, Shop, body
@@ -157,3 +158,37 @@ def test_the_loss_of_a_lease_on_a_message_is_only_logged(shop: Shop, caplog: Any
 
     assert losses == []
     assert "lost its lock on 'message:" in caplog.text
+
+
+@pytest.mark.parametrize("task_id", ["first", "another"])
+def test_who_released_the_lock_by_force_is_told_to_the_run_that_lost_it(
+    shop: Shop, caplog: Any, monkeypatch: Any, task_id: str
+) -> None:
+    """Quoted in its line; not what befell an earlier holder of the key."""
+    forced = {"by": "ann", "host": "web-1", "pid": 7, "reason": "host died", "owner": task_id, "since": 1.5}
+    monkeypatch.setattr(shop.store, "happened", lambda *_, **__: History(forced=forced))
+
+    def sync(self: Any, account_id: int) -> None:
+        run_of(self.request).lease.lose("it was taken away")
+
+    shop.unique(sync, bind=True, lock_key=KEY).apply_async((7,), task_id="first")
+    shop.run()
+
+    assert ("from first by ann on web-1 (pid 7): 'host died'" in caplog.text) == (task_id == "first")
+    assert ("it was taken away" in caplog.text) == (task_id == "another")
+
+
+def test_a_run_that_cannot_be_skipped_says_so_to_the_server(shop: Shop) -> None:
+    """Refused, it is counted among those that wait, whatever its task asks for."""
+    seen: list[Any] = []
+
+    def sync(self: Any, account_id: int) -> None:
+        seen.append(shop.store.inspect(self.lease.key).facts["on_conflict"])
+
+    task = shop.unique(sync, bind=True, lock_key=KEY)
+    task.delay(7)
+    shop.run()
+    shop.app.send_task(task.name, (8,))
+    shop.run()
+
+    assert seen == ["wait", "skip"]
