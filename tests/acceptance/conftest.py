@@ -39,6 +39,8 @@ _ON_RABBITMQ = {RABBITMQ, *RABBITMQ_QUEUES}
 _PROJECTS = {"project", "prefork", "new_project", "faulty", "open_scene", "rabbitmq", "site_on", "new_site"}
 
 
+# First, so that a test has the same name whether it is collected alone or with all others.
+@pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "path" in metafunc.fixturenames and (paths := paths_of(metafunc.definition)):
         metafunc.parametrize("path", paths, indirect=True, scope="module")
