@@ -160,9 +160,9 @@ def _park_received(task: Any, consumer: Any, message: Any, key: str) -> bool:
         return False
     if answer is None or answer.word in {"runs", "full"}:
         return False
-    if before is not None:
-        token = None if answer.held_by is None else answer.held_by.token
-        before.wakes_line = before.wakes_line or token is None or ahead.startswith(f"{token}\0")
+    # Nobody but that one's end may look at this line, where its lock was free.
+    if before is not None and (answer.held_by is None or ahead.startswith(f"{answer.held_by.token}\0")):
+        before.wake_line_at_end()
     why = f"{lock.key!r} is held by {answer.held_by.owner}" if answer.held_by else f"{lock.key!r} is not free"
     log_wait(lock, why, was_told=said.was_told)
     if answer.held_by is not None:

@@ -65,6 +65,8 @@ class LockRequest(Request):
     wakes_line = False
     #: This process has heard of its end.
     has_ended = False
+    #: Its run is over, so that what it left is released; and nobody will look at ``wakes_line`` any more.
+    _has_run = _is_settled = False
 
     def __init__(self, message: Any, **kwargs: Any) -> None:
         """Receive a message; called by the worker's strategy."""
@@ -139,11 +141,10 @@ class LockRequest(Request):
             except Exception as instead:  # noqa: BLE001  it ends the delivery, as a task's own does
                 error = instead
                 exc_info = ExceptionInfo()
-        elif self.wakes_line and not isinstance(error, PutOff | Reject):
-            self._wake_line(has_run=True)
+        elif not isinstance(error, PutOff | Reject):
+            self._settle(has_run=True)
         answer = super().on_failure(exc_info, send_failed_event, return_ok)
-        if self.wakes_line:
-            self._wake_line()
+        self._settle()
         # For an Ignore Celery sends no event: a monitor would see the task started for ever.
         if isinstance(error, Skipped):
             why = str(error.args[0])
@@ -156,8 +157,7 @@ class LockRequest(Request):
         """The pool has the outcome of the run, which may be a failure."""
         self.has_ended = True
         answer = super().on_success(failed__retval__runtime, **kwargs)
-        if self.wakes_line:
-            self._wake_line(has_run=True)
+        self._settle(has_run=not self._is_settled)  # else on_failure has
         return answer
 
     def claim_ahead(self) -> str:
@@ -167,15 +167,31 @@ class LockRequest(Request):
             return ""
         return f"{delivery.identity}\0{facts_of_turn(delivery.lock)}"
 
-    def _wake_line(self, *, has_run: bool = False) -> None:
+    def wake_line_at_end(self) -> None:
+        """Let the next of the line start when this one has ended, or now if it has.
+
+        Called by who has parked that one behind this. Another thread or greenlet may have heard of the end
+        meanwhile, and looked at ``wakes_line`` before.
+        """
+        self.wakes_line = True
+        if self._is_settled:
+            self._wake_line()
+
+    def _settle(self, *, has_run: bool = False) -> None:
+        self._has_run = self._has_run or has_run
+        self._is_settled = True
+        if self.wakes_line:
+            self._wake_line()
+
+    def _wake_line(self) -> None:
         """Let the next of the line start: it was parked when this run had ended, or not begun.
 
-        ``has_run``: if its run had ended then, the claim that was made for it is left.
+        If its run had ended then, the claim that was made for it is left.
         """
         self.wakes_line = False
         if (delivery := self._delivery) is not None:
             # Never the run's token: after a hard time limit its body may go on.
-            delivery.lock.release((delivery.identity if has_run else None) or NOBODY)
+            delivery.lock.release((delivery.identity if self._has_run else None) or NOBODY)
 
     def _park(self, error: ToBeParked) -> None:
         """Put the message into the line of the lock that its run was refused; else raise what ends it."""
@@ -205,8 +221,7 @@ class LockRequest(Request):
     def _drop(self) -> None:
         release_dropped(self.task.app, self._request_dict, self.delivery_info, is_received=True)
         self._end()
-        if self.wakes_line:
-            self._wake_line()
+        self._settle()
 
     def _release_for_dead_child(self, error: BaseException) -> None:
         if self._is_over or (delivery := self._delivery) is None:

@@ -9,6 +9,8 @@ import os
 import sys
 import time
 import weakref
+from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -473,7 +475,7 @@ def test_what_cannot_be_parked_is_published_again(shop: Shop) -> None:
 def test_a_run_that_others_wait_behind_keeps_its_lease_at_a_hard_time_limit(shop: Shop) -> None:
     """Law 5: never free before the body has really ended; who was parked behind it waits until then."""
     request = started(shop)
-    request.wakes_line = True
+    request.wake_line_at_end()
     before = shop.holder(KEY)
 
     request.on_failure(einfo(TimeLimitExceeded(100)), return_ok=True)
@@ -607,31 +609,42 @@ def test_one_that_does_not_run_leaves_its_turn_to_the_next(shop: Shop, monkeypat
     assert shop.states() == []
 
 
+def play(*steps: Callable[[], object], in_turn: bool) -> None:
+    """Do both in one of their orders."""
+    for step in steps if in_turn else reversed(steps):
+        step()
+
+
+@pytest.mark.parametrize("in_turn", [True, False])
 @pytest.mark.parametrize("error", [None, ValueError("failed"), Retry(when=5), Ignore()], ids=repr)
 def test_a_run_that_had_ended_when_the_next_was_parked_leaves_no_claim(
-    shop: Shop, error: Exception | None
+    shop: Shop, error: Exception | None, *, in_turn: bool
 ) -> None:
-    """The claim that is made for one that is about to begin is released when its end is heard of."""
+    """The claim that is made for one that is about to begin is released when its end is heard of.
+
+    With threads and greenlets that may be before it is known that another one waits behind it.
+    """
     request = delivered(shop, lock="while_executing")
     ahead = request.claim_ahead()
     token, _, facts = ahead.partition("\0")
     shop.child(request)
     shop.store.acquire(KEY, token, 10.0, facts=facts)
-    request.wakes_line = True
+    outcome = (False, None, 0.1) if error is None else (True, einfo(error), 0.1)
 
-    request.on_success((False, None, 0.1) if error is None else (True, einfo(error), 0.1))
+    play(request.wake_line_at_end, partial(request.on_success, outcome), in_turn=in_turn)
 
     assert shop.states() == []
 
 
-def test_one_that_was_requeued_when_the_next_was_parked_keeps_its_claim(shop: Shop) -> None:
+@pytest.mark.parametrize("in_turn", [True, False])
+def test_one_that_was_requeued_when_the_next_was_parked_keeps_its_claim(shop: Shop, *, in_turn: bool) -> None:
     """It comes again, and is the first."""
     request = delivered(shop, lock="while_executing", acks_late=True)
     token, _, facts = request.claim_ahead().partition("\0")
     shop.store.acquire(KEY, token, 10.0, facts=facts)
-    request.wakes_line = True
+    outcome = (True, einfo(Reject(requeue=True)), 0.1)
 
-    request.on_success((True, einfo(Reject(requeue=True)), 0.1))
+    play(request.wake_line_at_end, partial(request.on_success, outcome), in_turn=in_turn)
 
     assert [held for held, _ in shop.states()] == [token]
 
