@@ -26,10 +26,11 @@ THERE = "localhost:6379"
 #: What the pages only declare is carried out after their own code.
 AFTERWARDS = {
     "README.md": """
-app.conf.redislock_eager = True
-assert charge.apply((42, 5)).get() > 0  # a fence: it held its lock
-assert not hourly_report.delay().is_duplicate
-assert hourly_report.delay().is_duplicate
+assert not send_confirmation.delay(7).is_duplicate and send_confirmation.delay("7").is_duplicate
+assert not report.delay().is_duplicate and report.delay().is_duplicate
+assert not import_feed.delay("prices").is_duplicate and import_feed.delay("prices").is_duplicate
+assert not charge.delay(42, 5).is_duplicate and not charge.delay(42, 5).is_duplicate
+assert not rebuild_index.delay("all").is_duplicate and not export.delay(2026).is_duplicate
 """,
     "docs/asyncio.md": """
 async def all_of_it():

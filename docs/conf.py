@@ -1,0 +1,54 @@
+"""The site: the Markdown of the repository as it is, with search, and the API from its docstrings.
+
+Sphinx, with MyST for Markdown and the theme furo: links to headings of other pages are checked, the
+docstrings use its roles, and search needs no service. ``make site`` takes each warning for an error.
+"""
+
+import posixpath
+import re
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+ROOT = Path(__file__).resolve().parents[1]
+
+project = "celery_redislock"
+author = "The celery_redislock authors"
+code = (ROOT / "celery_redislock" / "__init__.py").read_text(encoding="utf-8")
+version = release = re.findall(r'^__version__ = "(.+)"', code, re.MULTILINE)[0]
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+root_doc = "README"
+include_patterns = [
+    "*.md",
+    "docs/*.md",
+    "examples/README.md",
+    "examples/*/README.md",
+    "benchmarks/README.md",
+    "benchmarks/scoreboard/README.md",
+]
+# The index lists the pages of docs (tests/unit/test_readme.py); an example is reached from the page of all.
+suppress_warnings = ["toc.not_included"]
+myst_heading_anchors = 4
+autodoc_member_order = "bysource"
+napoleon_use_ivar = True  # or an attribute that is a property as well is described twice
+html_theme = "furo"
+html_title = f"celery_redislock {release}"
+html_extra_path = ["site"]
+html_copy_source = False
+
+
+def add_contents(app: Sphinx, page: str, source: list[str]) -> None:
+    """Make the contents of the site from the index: each heading is a part, each link a page."""
+    if page != app.config.root_doc:
+        return
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    for part, items in re.findall(r"^## (.+)\n\n((?:- .+\n)+)", index, re.MULTILINE):
+        links = re.findall(r"^- \[.+?\]\((.+?)\)", items, re.MULTILINE)
+        pages = "\n".join(f"/{posixpath.normpath(posixpath.join('docs', link))}" for link in links)
+        source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {part}\n\n{pages}\n```\n"
+
+
+def setup(app: Sphinx) -> None:
+    """Connect to Sphinx."""
+    app.connect("source-read", add_contents)
