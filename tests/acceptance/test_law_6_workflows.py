@@ -1,13 +1,14 @@
 """Law 6: workflows finish, as without us. A duplicate inside a chain, group or chord runs in its turn."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import celery
 import pytest
 from celery import _state, chain, chord, group
 from celery.exceptions import ChordError
+from celery.exceptions import TimeoutError as Unanswered
 
 from tests.acceptance.harness import Project, wait_until
 from tests.acceptance.terms import WORKFLOW
@@ -64,10 +65,23 @@ def held(project: Project, key: str, task: str = "executed") -> Iterator[None]:
         wait_until(lambda: project.waited() - before, WORKFLOW, f"a message waits for {key}")
 
 
+def value_of(result: Any) -> Any:
+    """Return what a workflow comes to.
+
+    Celery's client subscribes, then reads: over two connections, so the server may see the result stored in
+    between, and ``get()`` waits for ever (celery/celery#4039; once in 3,878 chords of plain tasks, 5.7.0).
+    Asked anew it reads what is stored.
+    """
+    for _ in range(int(WORKFLOW / 5) - 1):
+        with suppress(Unanswered):
+            return result.get(timeout=5)
+    return result.get(timeout=5)
+
+
 def plainly(project: Project, shape: Shape, *values: Any) -> Any:
     """Return what comes out of ordinary tasks with these values."""
     to = project.collect
-    return shape(to.s(), *(to.si(value) for value in values)).apply_async().get(timeout=WORKFLOW)
+    return value_of(shape(to.s(), *(to.si(value) for value in values)).apply_async())
 
 
 def places(number: int, duplicate: Any, other: Callable[[int], Any]) -> list[Any]:
@@ -95,7 +109,7 @@ def test_a_duplicate_at_any_place_runs_in_its_turn(project: Project, key: str, n
 
     for place, result in enumerate(results):
         expected = plainly(project, build, *places(place, f"{key} done", lambda other: other))
-        assert result.get(timeout=WORKFLOW) == expected
+        assert value_of(result) == expected
     assert len(project.wait_ended(key, 5)) == 5
     assert project.overlaps(key) == []
 
@@ -113,7 +127,7 @@ def test_a_canvas_whose_members_ignore_results_completes(
         result = chain(build(project.collect.s(), *members), project.collect.s()).apply_async()
     expected = plainly(project, build, f"{key} done", f"{key}-0 done", f"{key}-1 done", f"{key} done")
 
-    assert result.get(timeout=WORKFLOW) == expected
+    assert value_of(result) == expected
     assert len(project.bodies(key)) == 3
     assert project.overlaps(key) == []
 
