@@ -162,3 +162,34 @@ def test_a_worker_that_is_stopped_hands_over_each_message_once(
     wait_until(lambda: project.redis.zcard(workers) == 1, 3 * TERM, "its name has lapsed")
 
     assert [len(project.bodies(f"{key}-{task}")) for task in EARLY[1:]] == [1] * 4
+
+
+def test_an_event_is_handled_once_however_quick_its_task_and_whoever_dies(
+    new_project: Callable[..., Project], key: str
+) -> None:
+    """The recipe of docs/which-duplicate.md: a later call is skipped, after a failure accepted; none is lost."""
+    project = new_project(conf=IN_HAND)
+    worker = project.start_worker("prefork", concurrency=1)
+    send, quick, failing = project.until_expired_acks_late, f"{key}-quick", f"{key}-failing"
+
+    clicks = [send.delay(quick)]
+    clicks[0].get(timeout=PATIENCE)
+    clicks += [send.delay(quick) for _ in range(2)]
+    failed = send.delay(failing, 0.0, "fail")
+    with pytest.raises(ValueError, match="failed"):
+        failed.get(timeout=PATIENCE)
+    after_failure = send.delay(failing)
+    after_failure.get(timeout=PATIENCE)
+    with project.kept_on(key):
+        in_its_body = send.delay(key)
+        project.wait_started(key)
+        worker.end()
+    retried = send.delay(key)
+    project.start_worker("prefork", concurrency=1)
+
+    assert in_its_body.get(timeout=2 * TERM + PATIENCE) == f"{key} done"
+    assert [click.id for click in clicks] == [clicks[0].id] * 3
+    assert len(project.bodies(quick)) == 1
+    assert not after_failure.is_duplicate
+    assert retried.id == in_its_body.id
+    assert len(project.bodies(key)) == 2
