@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from celery_redislock.declaring.scopes import SCOPES
 from tests.pages import PAGES, ROOT
 from tools.demo_picture import PRIVATE, shown
 
@@ -59,6 +60,14 @@ def test_a_picture_tells_of_no_machine(path: Path) -> None:
 
     assert words
     assert [each for each in words if PRIVATE.search(each)] == []
+
+
+def test_the_picture_of_the_scopes_has_a_lane_for_each() -> None:
+    root = ET.parse(ROOT / "docs" / "scopes.svg").getroot()  # noqa: S314
+    lanes = [(each.text or "").strip() for each in root.iter(f"{SVG}text") if each.get("class") == "name"]
+
+    assert lanes == list(SCOPES)
+    assert all(f"{scope}:" in root.findtext(f"{SVG}desc", "") for scope in SCOPES)
 
 
 @pytest.mark.parametrize(
