@@ -10,7 +10,7 @@ PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 # Tests start hundreds of processes, each of which would compile this package anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo unit test slow test-all attack history soak lint docs site clean
+.PHONY: help demo demo-picture unit test slow test-all attack history soak lint docs site clean
 
 help:
 	@echo "make demo      see it work: embedded server, real worker, real tasks (about 25 s)"
@@ -24,6 +24,7 @@ help:
 	@echo "make lint      ruff and mypy"
 	@echo "make docs      write docs/options.md"
 	@echo "make site      the documentation as a site: build/site/index.html"
+	@echo "make demo-picture  play the demo and write docs/demo.svg from what it prints"
 	@echo "make clean     remove the environment and caches"
 
 demo: $(VENV)/embedded
@@ -62,6 +63,10 @@ docs: $(VENV)/dev
 # -W: each warning is an error, such as a link to a heading that is gone.
 site: $(VENV)/dev
 	$(BIN)/sphinx-build --builder html --conf-dir docs --quiet --fresh-env -W --keep-going . build/site
+
+# Times and process ids differ from run to run, and so does the picture.
+demo-picture: $(VENV)/dev
+	$(BIN)/python tools/demo_picture.py docs/demo.svg
 
 clean:
 	rm -rf $(VENV) .venv-* build dist .mypy_cache .pytest_cache .ruff_cache

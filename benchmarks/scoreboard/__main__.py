@@ -2,7 +2,8 @@
 
 ::
 
-    python -m benchmarks.scoreboard                           # all of it; writes results.json and the README
+    python -m benchmarks.scoreboard                           # all of it; writes results.json and both pages
+    python -m benchmarks.scoreboard --pages                   # plays nothing; writes both pages again
     python -m benchmarks.scoreboard --only celery_redislock   # exit status 1 if it misses one; writes nothing
     python -m benchmarks.scoreboard --scenario 15 --verbose
 
@@ -19,7 +20,7 @@ import time
 from types import FrameType
 
 from benchmarks.pairs import say
-from benchmarks.scoreboard.board import README, RESULTS, Board, table_in, with_table
+from benchmarks.scoreboard.board import RESULTS, Board, check_pages, write_pages
 from benchmarks.scoreboard.libraries import LIBRARIES, OURS
 from benchmarks.scoreboard.playing import PlayError, play, python_of, surroundings_of
 from benchmarks.scoreboard.scenarios import SCENARIOS
@@ -32,12 +33,16 @@ TITLES = {number: each.title for number, each in SCENARIOS.items()}
 def main() -> int:
     """Return 0 if ours passed every scenario played, 1 if not, 2 if one could not be played."""
     arguments = _arguments()
+    if arguments.pages:
+        check_pages()
+        write_pages(Board.read(), TITLES)
+        return 0
     signal.signal(signal.SIGTERM, _interrupt)
     libraries, numbers = arguments.only or list(LIBRARIES), sorted(arguments.scenario or SCENARIOS)
     is_whole = set(libraries) == set(LIBRARIES) and set(numbers) == set(SCENARIOS) and not arguments.quick
     board = Board.read() if arguments.write and not is_whole else Board()
     if arguments.write or is_whole:
-        table_in(README.read_text(encoding="utf-8"))  # before, not after a quarter of an hour
+        check_pages()  # before, not after a quarter of an hour
     try:
         for library in libraries:
             _play_all(library, numbers, board, quick=arguments.quick, verbose=arguments.verbose)
@@ -46,8 +51,7 @@ def main() -> int:
         return 2
     if arguments.write or is_whole:
         board.write(RESULTS)
-        page = with_table(README.read_text(encoding="utf-8"), board.table(TITLES))
-        README.write_text(page, encoding="utf-8")
+        write_pages(board, TITLES)
     print(board.table({number: TITLES[number] for number in numbers}))
     return int(any(outcome.passed is False for outcome in board.outcomes.get(OURS, {}).values()))
 
@@ -61,10 +65,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--scenario", action="append", choices=list(SCENARIOS), help=f"one row; {several}")
     parser.add_argument("--quick", action="store_true", help="a tenth of the numbers; writes nothing")
     parser.add_argument("--write", action="store_true", help="write the results of a part as well")
+    parser.add_argument("--pages", action="store_true", help="play nothing: write both pages again")
     parser.add_argument("--verbose", action="store_true", help="show the workers' logs")
     arguments = parser.parse_args()
     if arguments.quick and arguments.write:
         parser.error("figures of a quick run are not written")
+    if arguments.pages and (arguments.only or arguments.scenario or arguments.quick or arguments.write):
+        parser.error("--pages plays nothing")
     return arguments
 
 

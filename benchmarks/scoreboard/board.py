@@ -1,4 +1,4 @@
-"""The board: what was measured, as a file, and as the table in the README."""
+"""The board: what was measured, as a file, as a table in its page, and as the last row in the README."""
 
 import json
 from collections.abc import Mapping
@@ -9,9 +9,12 @@ from benchmarks.peers import ROOT
 from benchmarks.scoreboard.judging import Outcome
 from benchmarks.scoreboard.libraries import LIBRARIES, OURS
 
-__all__ = ["README", "RESULTS", "Board", "table_in", "with_table"]
+__all__ = ["PAGE", "README", "RESULTS", "Board", "check_pages", "table_in", "with_table", "write_pages"]
 
 RESULTS = Path(__file__).parent / "results.json"
+#: Has the whole table.
+PAGE = ROOT / "docs" / "scoreboard.md"
+#: Has its last row.
 README = ROOT / "README.md"
 BEGIN = "<!-- scoreboard: written by python -m benchmarks.scoreboard -->"
 END = "<!-- end of scoreboard -->"
@@ -66,21 +69,56 @@ class Board:
         Args:
             titles: of the scenarios, by number.
         """
-        libraries = [name for name in LIBRARIES if name in self.outcomes]
-        rows = [["scenario and what is wanted", *libraries], ["---"] * (len(libraries) + 1)]
+        rows = []
         for number, title in titles.items():
-            cells = [self.outcomes[library].get(number) for library in libraries]
+            cells = [self.outcomes[library].get(number) for library in self._libraries]
             rows.append([f"{number} {title}", *(str(cell or "") for cell in cells)])
-        rows.append(["**passed**", *(f"**{self.passed(library)}**" for library in libraries)])
-        lines = [f"| {' | '.join(row)} |" for row in rows]
-        return "\n".join([*lines, "", self._below(libraries)])
+        return f"{self._rows('scenario and what is wanted', rows)}\n\n{self._below()}"
 
-    def _below(self, libraries: list[str]) -> str:
+    def totals(self) -> str:
+        """Return how many each library passed, as a Markdown table of one row."""
+        return self._rows("", [])
+
+    @property
+    def _libraries(self) -> list[str]:
+        return [name for name in LIBRARIES if name in self.outcomes]
+
+    def _rows(self, head: str, rows: list[list[str]]) -> str:
+        first = [[head, *self._libraries], ["---"] * (len(self._libraries) + 1)]
+        last = ["**passed**", *(f"**{self.passed(library)}**" for library in self._libraries)]
+        return "\n".join(f"| {' | '.join(row)} |" for row in (*first, *rows, last))
+
+    def _below(self) -> str:
         versions = ", ".join(
-            f"{name} {self.versions[name]}{' (this checkout)' if name == OURS else ''}" for name in libraries
+            f"{name} {self.versions[name]}{' (this checkout)' if name == OURS else ''}"
+            for name in self._libraries
         )
         with_what = ", ".join(f"{name} {version}" for name, version in self.conditions.items())
         return f"Measured: {versions}. With: {with_what}."
+
+
+def check_pages() -> None:
+    """Look whether both pages have a place for what is written there.
+
+    Raises:
+        ValueError: one of them has not.
+    """
+    for path in (PAGE, README):
+        try:
+            table_in(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path.name}: {error}") from None
+
+
+def write_pages(board: Board, titles: Mapping[str, str]) -> None:
+    """Write the table into its page, and its last row into the README.
+
+    Args:
+        board: what was measured.
+        titles: of the scenarios, by number.
+    """
+    for path, table in ((PAGE, board.table(titles)), (README, board.totals())):
+        path.write_text(with_table(path.read_text(encoding="utf-8"), table), encoding="utf-8")
 
 
 def with_table(page: str, table: str) -> str:

@@ -1,0 +1,84 @@
+"""Play the demo, and draw what it printed: ``python tools/demo_picture.py docs/demo.svg``.
+
+The picture has the demo's own lines, and nothing else. Which of them is
+decided by ``shown``; no line is written or changed here.
+"""
+
+import io
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+__all__ = ["picture", "shown"]
+
+ROOT = Path(__file__).resolve().parents[1]
+#: The scenes whose lines are shown; of the others the verdict at the end is enough.
+SCENES = ("1", "3", "5", "6", "7")
+TITLE = f"python -m examples.demo: scenes {', '.join(SCENES)} while they play, and all verdicts"
+#: Seconds the demo may take: each group of its scenes gives up after 60.
+PATIENCE = 240.0
+FONTS = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
+#: What would tell of the machine: a path, or a process by its host's name.
+PRIVATE = re.compile(r"(?<!\S)/\w|\w@\w|\b[a-z]\w*:\d{2,}")
+
+
+def main(path: Path) -> None:
+    """Play the demo and write the picture.
+
+    Raises:
+        SystemExit: the demo has failed, or what is shown tells of this machine.
+    """
+    played = subprocess.run(
+        [sys.executable, "-m", "examples.demo"],
+        cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    if played.returncode:
+        raise SystemExit(f"the demo ended with status {played.returncode}:\n{played.stdout}")
+    lines = shown(played.stdout.splitlines())
+    if private := [line for line in lines if PRIVATE.search(line)]:
+        raise SystemExit("this tells of the machine:\n" + "\n".join(private))
+    path.write_text(picture(lines), encoding="utf-8")
+
+
+def shown(lines: Iterable[str]) -> list[str]:
+    """Return the lines that the picture shows.
+
+    Those of the scenes in ``SCENES`` and of none, and all verdicts. What was expected is left out where what
+    was seen is the same.
+    """
+    lines = list(lines)
+    chosen = []
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        scene = re.match(r" *[\d.]+ s  \[(\d+)\]", line)
+        expected = re.match(r" +expected +(.*)", line)
+        if scene and scene[1] not in SCENES:
+            continue
+        if expected and following.split(maxsplit=1) == ["seen", expected[1]]:
+            continue
+        chosen.append(line)
+    return chosen
+
+
+def picture(lines: Sequence[str]) -> str:
+    """Return the lines as an SVG that loads nothing, whatever its reader's fonts are."""
+    # Here, so that ``shown`` can be tested without it.
+    from rich.console import Console  # noqa: PLC0415
+    from rich.terminal_theme import MONOKAI  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    console = Console(record=True, file=io.StringIO(), width=max(map(len, lines)) + 1)
+    for line in lines:
+        console.print(Text(line), soft_wrap=True)
+    drawn = console.export_svg(title=TITLE, theme=MONOKAI, unique_id="demo")
+    drawn = re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL)
+    drawn = drawn.replace("Fira Code, monospace", FONTS).replace("arial", "system-ui, sans-serif")
+    drawn = drawn.replace("<svg ", '<svg role="img" ', 1).replace(">", f">\n    <title>{TITLE}</title>", 1)
+    return re.sub(r"[ \t]+$", "", drawn, flags=re.MULTILINE)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        raise SystemExit("usage: python tools/demo_picture.py PATH")
+    main(Path(sys.argv[1]))
