@@ -167,7 +167,7 @@ def test_a_worker_that_is_stopped_hands_over_each_message_once(
 def test_an_event_is_handled_once_however_quick_its_task_and_whoever_dies(
     new_project: Callable[..., Project], key: str
 ) -> None:
-    """The recipe of docs/which-duplicate.md: a later call is skipped, after a failure accepted; none is lost."""
+    """As docs/which-duplicate.md has it: a later call is skipped, after a failure accepted; none is lost."""
     project = new_project(conf=IN_HAND)
     worker = project.start_worker("prefork", concurrency=1)
     send, quick, failing = project.until_expired_acks_late, f"{key}-quick", f"{key}-failing"
