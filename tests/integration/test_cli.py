@@ -403,6 +403,16 @@ class TestRelease:
         assert {lock["key"] for lock in document["kept"]} == {"at work"}
         assert set(shell.store.names()) == {"at work", "another's"}
 
+    def test_a_period_that_is_not_released_as_queued_says_how_it_is(self, shell: Shell) -> None:
+        """What until_expired has accepted is a period, also while its message is queued."""
+        shell.hold("mail:7", task="shop.mail", state="period")
+
+        done = shell.celery("release", "mail:7", "--queued", "--reason", "test", "--yes")
+
+        assert done.returncode == 1
+        assert "to end it, release it without --queued" in done.stdout
+        assert shell.store.names() == ["mail:7"]
+
     @pytest.mark.parametrize(
         ("words", "said"),
         [
