@@ -22,7 +22,8 @@ default. `lock` is the exception: `None` switches locking off, as `False` does; 
 Unknown names, values out of range and contradictions raise one `LockOptionError` that lists all of them,
 with the nearest valid name. A name is unknown if it begins with `lock_`, `on_lock_`, `on_conflict` or
 `redislock_` and does not exist. Options of other libraries (`unique_on`, `raise_on_duplicate`, `once`,
-`heimdall`, …) count as unknown, too; the error says what to write instead. Other attributes and keywords are your own.
+`heimdall`, …) count as unknown, too; the error says what to write instead. Other attributes and
+keywords are your own.
 Unknown settings are logged when a worker starts, and with the first lock of a program that only publishes.
 
 A callable given for one call is called only by the publisher. As `lock_key` it makes the key, which

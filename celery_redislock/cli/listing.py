@@ -69,7 +69,7 @@ def list_locks(
     The last line counts all locks that match, however many are shown. On a terminal the columns are cut to
     its width.
 
-    Exit status: 0, also if nothing is held; 2 on error.
+    Exit status: 0 (even if nothing is held); 2 on error.
     """
     server = LockServer.of(ctx)
     holders = server.holders(key=pattern, task=task, host=host)

@@ -231,8 +231,8 @@ def pause(
     """Let an entry's ticks pass unsent, on all beats.
 
     For the TIME given, else until the entry is resumed, a year at most. Ticks that pass meanwhile are not
-    sent later. Messages that were sent before the pause still run. A second pause replaces the first. The command
-    beat shows who paused the entry, and why.
+    sent later. Messages that were sent before the pause still run. A second pause replaces the first. The
+    command beat shows who paused the entry, and why.
 
     Exit status: 0 paused; 1 there is no such entry; 2 on error.
     """

@@ -148,7 +148,7 @@ ROWS: tuple[Row, ...] = (
         "late; an entry's option of this name wins"),
     Row(setting="redislock_restore", default=30.0, kind=Restore(usual=30.0), default_note="`True`: 30 s",
         meaning="after how long without a sign of life from a worker its unacknowledged messages of unique "
-        "tasks go back to their queues (broker Redis or Valkey); `False`: after the broker's visibility timeout"),
+        "tasks go back to their queues (broker Redis or Valkey); `False`: after the visibility timeout"),
     Row(setting="redislock_metrics", default=False, kind=FLAG,
         meaning="count on the lock server, in buckets, how long calls wait for their run and how long runs "
         "hold their lock, for `celery redislock exporter`"),
