@@ -15,23 +15,24 @@ HEAD = """\
 <!-- Made from celery_redislock/declaring/table.py: make docs -->
 
 A task option is an attribute of the task (`@app.task(base=SingletonTask, lock_ttl=60)`), and a keyword
-of `apply_async` for one call. Where the task says nothing (`None`), the setting decides, then the
-default. Only for `lock` is `None` an answer: it switches locking off, as does `False`; "not said here"
-is `celery_redislock.declaring.types.INHERIT` there.
+of `apply_async` for one call. If the task does not set it (`None`), the setting decides, then the
+default. `lock` is the exception: `None` switches locking off, as `False` does; for "not set here" use
+`celery_redislock.declaring.types.INHERIT`.
 
-Unknown names, values out of range and contradictions raise `LockOptionError`, all at once, with the
-nearest valid name. Unknown is what begins with `lock_`, `on_lock_`, `on_conflict` or `redislock_` and does
-not exist, and what is another library's option (`unique_on`, `raise_on_duplicate`, `once`, `heimdall`, …):
-the error says what to write here. Other attributes and keywords are your own.
+Unknown names, values out of range and contradictions raise one `LockOptionError` that lists all of them,
+with the nearest valid name. A name is unknown if it begins with `lock_`, `on_lock_`, `on_conflict` or
+`redislock_` and does not exist. Options of other libraries (`unique_on`, `raise_on_duplicate`, `once`,
+`heimdall`, …) count as unknown, too; the error says what to write instead. Other attributes and
+keywords are your own.
 Unknown settings are logged when a worker starts, and with the first lock of a program that only publishes.
 
-A callable given for one call stays with the publisher: as `lock_key` it names the key that travels, as
-`on_conflict` it decides at publish, as `on_lock_lost` it is refused.
+A callable given for one call is called only by the publisher. As `lock_key` it makes the key, which
+travels with the message. As `on_conflict` it decides at publish only. As `on_lock_lost` it is refused.
 """
 
 STRATEGY_NOTE = """\
-One value counts for each side the scope has; `{'client': …, 'server': …}` names them one by one.
-A callable is given the conflict and returns a strategy's name.
+One value applies to both sides, if the scope has both; `{'client': …, 'server': …}` sets them separately.
+A callable receives the conflict and returns the name of a strategy.
 """
 
 

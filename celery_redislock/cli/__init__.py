@@ -83,5 +83,5 @@ def redislock() -> None:
 def main(url: str | None, prefix: str) -> None:
     """Look at the locks on a Redis or Valkey server, without a Celery app.
 
-    Where a task's name is wanted, with its arguments, give the app instead: celery -A proj redislock …
+    To name a task and its arguments, give the app instead: celery -A proj redislock …
     """

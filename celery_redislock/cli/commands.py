@@ -29,12 +29,12 @@ NOTHING = "nothing was released"
 def show(ctx: click.Context, subject: tuple[str, ...], as_json: bool) -> None:
     """Show who holds a lock, how many wait for it, and how to release it.
 
-    A TASK's arguments are JSON each (a word that is no JSON is a string); NAME=JSON is a keyword
-    argument; they are bound as by delay(). Put -- in front of one that begins with a dash.
-    Without an app there are no tasks to name, only keys. A TASK_ID stands for all locks it holds, and
+    Write each argument of a TASK as JSON (a word that is no JSON is a string); NAME=JSON is a keyword
+    argument. They are bound as by delay(). Put -- in front of an argument that begins with a dash.
+    Without an app you can name only keys, not tasks. A TASK_ID stands for all locks that it holds, and
     for its places in the lines of others.
 
-    Exit status: 0 it is held, or waits, 1 neither, 2 trouble.
+    Exit status: 0 it is held, or waits; 1 neither; 2 on error.
     """
     server = LockServer.of(ctx)
     key, found = find(server, subject)
@@ -92,7 +92,7 @@ def _description(server: LockServer, holder: Holder) -> str:
 @click.argument("subject", metavar=f"{_WORDS} | PATTERN", nargs=-1)
 @task_option
 @host_option
-@click.option("--reason", help="Why; it is logged. Required, but for --dry-run.")
+@click.option("--reason", help="Why; it is logged. Required, except with --dry-run.")
 @click.option("--dry-run", is_flag=True, help="Show what would be released, and release nothing.")
 @click.option("--queued", is_flag=True, help="Only the claim of a queued message: no run's lock, no period.")
 @click.option("--yes", is_flag=True, help="Do not ask before; for scripts. With --json nobody is asked.")
@@ -102,19 +102,20 @@ def release(
     ctx: click.Context, subject: tuple[str, ...], task: str | None, host: str | None,
     reason: str | None, dry_run: bool, queued: bool, yes: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Take a lock away from its holder, or all locks of a task, of a host, or whose keys fit a PATTERN.
+    """Release a lock by force, or all locks of a task, of a host, or whose keys match a PATTERN.
 
     A run that loses its lock continues, and learns of it at its next renewal; until it ends, another
-    run may start beside it. Only the holder seen here loses the lock, not one that came meanwhile.
+    run may start beside it. Only the holder shown here loses the lock, not one that has acquired it since.
 
-    The lock is named as for show. A TASK_ID stands for all locks it holds; with --queued, a TASK
-    without arguments stands for all its queued claims, also by a name that it had before: for use
-    after a purge. A PATTERN (* ? [abc]) stands for the keys that it fits, where no key of that name is
-    held. --task takes what its calls hold, under a name that no code has any more, too; --host the locks of
-    runs there, or with --queued the claims that were published there; with a PATTERN, what it fits of that.
+    Name the lock as for show. A TASK_ID stands for all locks that it holds. With --queued, a TASK
+    without arguments stands for all its queued claims, also under a former name; use that after a
+    purge. A PATTERN (* ? [abc]) stands for the keys that it matches, if no key of that name is held.
+    --task releases what calls of a task hold, also if no code has that name any more. --host releases the
+    locks of runs on a host, or with --queued the claims that were published there. With --task or --host, a
+    PATTERN narrows the choice.
 
-    Exit status: 0 released (--dry-run: there is something to release), 1 nothing was released,
-    2 trouble.
+    Exit status: 0 released (--dry-run: there is something to release); 1 nothing was released;
+    2 on error.
     """
     server = LockServer.of(ctx)
     if reason is None and not dry_run:

@@ -56,9 +56,9 @@ _ASKED = (
 def doctor(ctx: click.Context, as_json: bool) -> None:
     """Check the settings, the lock server, the tasks, and the workers that answer.
 
-    A worker's checks at its start; and what it cannot see: memory, replicas, the clocks, other prefixes on
-    the server, workers with other settings, results that expire before a period, versions that nobody tested.
-    Nothing is changed. Without an app only the server is looked at.
+    It makes a worker's checks at start, and checks what a worker cannot see: memory, replicas, the clocks,
+    other prefixes on the server, workers with other settings, results that expire before a period, untested
+    versions. It changes nothing. Without an app it checks only the server.
 
     Exit status: 0 all is well, 1 something is at risk, 2 something cannot work.
     """

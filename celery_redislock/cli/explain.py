@@ -75,14 +75,14 @@ class Subject(NamedTuple):
 @as_json_option
 @click.pass_context
 def explain(ctx: click.Context, words: tuple[str, ...], as_json: bool) -> None:
-    """Tell why a task does not run: its key, who holds that, where the message is, who else was refused.
+    """Tell why a task does not run: its key, who holds the key, where the message is, who else was refused.
 
-    A TASK's arguments are given as for show; without them, all its calls are meant. A TASK_ID may be queued,
-    in a worker's hands, waiting in line, running, over, or the last one that a key has refused within an
-    hour. The app's workers are asked, which takes a second or two, its queues on Redis are looked into, and
-    its schedule is read. Nothing is changed.
+    Write a TASK's arguments as for show; without arguments it means all calls. A TASK_ID may be queued,
+    received by a worker, waiting in line, running, over, or the last one that a key has refused within an
+    hour. The command asks the app's workers, which takes a second or two, looks into its queues on Redis, and
+    reads its schedule. It changes nothing.
 
-    Exit status: 0 something is known, 1 nothing is, 2 trouble.
+    Exit status: 0 something is known; 1 nothing is known; 2 on error.
     """
     server = LockServer.of(ctx)
     subject = _subject(server, words)

@@ -20,13 +20,13 @@ from celery_redislock.exceptions import RedisLockError
 @click.option("--port", type=click.IntRange(0, 65535), default=9808, show_default=True)
 @click.pass_context
 def exporter(ctx: click.Context, host: str, port: int) -> None:
-    """Serve figures about locks to Prometheus, as text over HTTP; until it is ended.
+    """Serve figures about locks to Prometheus, as text over HTTP, until it is stopped.
 
-    One is enough for all workers of a lock server: the scripts that accept, start, refuse and release count
-    there. Each scrape asks as stats does. How long calls wait and runs hold is there with redislock_metrics.
-    Whoever reaches the port reads names of tasks: it is the machine's own unless --host says otherwise.
+    One exporter is enough for all workers of a lock server, because the scripts on that server count. Each
+    scrape asks as stats does. With redislock_metrics it also serves how long calls wait and runs hold their
+    lock. Everybody who reaches the port can read names of tasks; by default only this machine reaches it.
 
-    Exit status: 2 trouble, such as a port that is taken.
+    Exit status: 2 on error, such as a port that is taken.
     """
     server = LockServer.of(ctx)
     try:

@@ -27,7 +27,7 @@ _DOUBT = (
 @click.command()
 @click.argument("words", metavar="KEY | TASK [ARGUMENT]... [N]", nargs=-1, required=True)
 @for_option
-@click.option("--reset", is_flag=True, help="Take back what was set: the task's own limit counts again.")
+@click.option("--reset", is_flag=True, help="Remove what was set: the task's own limit applies again.")
 @as_json_option
 @click.pass_context
 def limit(
@@ -35,13 +35,13 @@ def limit(
 ) -> None:
     """Let N hold a lock at once, instead of the number that its task says.
 
-    It counts at once, in all processes, for the TIME given, else for a year. Raised, it lets those start
-    who wait in line. Lowered, it ends no run: no other one starts until fewer hold the lock. A task that
-    says lock_limit=1, or nothing, asks for no limit, and its locks have none.
+    The limit applies immediately, in all processes, for the TIME given, else for a year. A higher limit lets
+    waiting messages start. A lower limit ends no run: no other one starts until fewer hold the lock. A task
+    with lock_limit=1, or without it, asks for no limit, and its locks have none.
 
-    The lock is named as for show. A KEY without N shows what is set.
+    Name the lock as for show. A KEY without N shows what is set.
 
-    Exit status: 0 set, taken back or shown; 1 nothing is set; 2 trouble.
+    Exit status: 0 set, removed or shown; 1 nothing is set; 2 on error.
     """
     server = LockServer.of(ctx)
     if server.app is not None:

@@ -30,9 +30,9 @@ _ACTS = {
 @click.argument("subject", metavar="[KEY | TASK [ARGUMENT]...]", nargs=-1)
 @click.option("--first", metavar="ID", help="Move a task id to the front of the line.")
 @click.option("--last", metavar="ID", help="Move a task id to the end of the line.")
-@click.option("--drop", metavar="ID", help="Take a task id out of the line. It ends as REVOKED.")
-@click.option("--reason", help="Why it is done; it is logged. --drop wants one.")
-@click.option("--drain", is_flag=True, help="Send what waits to its queues, in order, without the lock.")
+@click.option("--drop", metavar="ID", help="Remove a task id from the line. It ends as REVOKED.")
+@click.option("--reason", help="Why; it is logged. Required with --drop.")
+@click.option("--drain", is_flag=True, help="Send waiting messages to their queues, in order, unlocked.")
 @click.option("--task", metavar="NAME", help="With --drain: the messages of a task, in all lines.")
 @click.option("--all", "of_all", is_flag=True, help="With --drain: the lines of all locks.")
 @click.option("--dry-run", is_flag=True, help="With --drain: show what it would send.")
@@ -45,16 +45,16 @@ def waiting(
 ) -> None:  # fmt: skip
     """Show who waits in line for a lock, in order; without a lock, all lines, their lengths and heads.
 
-    The lock is named as for show. An ID is a task id; of one that waits twice, the TOKEN that --json shows.
+    Name the lock as for show. An ID is a task id; if that id waits twice, the TOKEN that --json shows.
 
     --first and --last move it to the very front or end of the line, past those of another priority.
-    A dropped message does not run: its result, its errbacks and its chord hear of it.
+    A dropped message does not run: its result, its errbacks and its chord are told.
 
-    --drain empties a line: the messages go to the ends of their queues. Those that cannot have their lock
-    then wait again. Use it before this package is taken out; where redislock_enabled is off, every worker
+    --drain empties a line: the messages go to the ends of their queues. Messages that find their lock held
+    then wait again. Use it before you remove this package. If redislock_enabled is off, every worker
     does it by itself.
 
-    Exit status: 0 somebody waits, was moved, dropped or sent; 1 nobody; 2 trouble.
+    Exit status: 0 something waits, or was moved, dropped or sent; 1 nothing; 2 on error.
     """
     server = LockServer.of(ctx)
     wanted = [(act, word) for act, word in acts.items() if word is not None]

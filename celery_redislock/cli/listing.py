@@ -46,10 +46,10 @@ _CUT = (*{3: 9, 0: 12, 2: 8, 4: 6, 7: 8}.items(), (3, 5), (0, 6), (2, 5), (4, 5)
     multiple=True,
     help="Only locks in this state; may be given several times.",
 )
-@time_option("--older-than", "older_than", help="Only locks held for so long: 90, 90s, 15m, 1h or 2d.")
+@time_option("--older-than", "older_than", help="Only locks at least this old: 90, 90s, 15m, 1h or 2d.")
 @click.option("--sort", type=click.Choice([*_ORDERS]), default="age", show_default=True, help="The order.")
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="Show at most so many."
+    "--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="Show at most this many."
 )
 @click.option("--wide", is_flag=True, help="Cut nothing to fit the terminal.")
 @as_json_option
@@ -60,16 +60,16 @@ def list_locks(
 ) -> None:  # fmt: skip
     """List the locks that are held, the oldest first.
 
-    PATTERN matches keys as a shell does file names: * ? [abc]. Quote it.
+    PATTERN matches keys as a shell matches file names: * ? [abc]. Quote it.
 
     The state is "queued" (the message is on its way to a worker), "running", or "period": the lock is
     free, but its lock_period has not passed since the last acceptance, so it refuses the next call.
     WHERE is the host and the process that took the lock; ABOUT is what lock_describe says of the call.
 
-    All that fits is counted in the last line, however many are shown. On a terminal the columns are cut to
+    The last line counts all locks that match, however many are shown. On a terminal the columns are cut to
     its width.
 
-    Exit status: 0, also if nothing is held; 2 on error.
+    Exit status: 0 (even if nothing is held); 2 on error.
     """
     server = LockServer.of(ctx)
     holders = server.holders(key=pattern, task=task, host=host)

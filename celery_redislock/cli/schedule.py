@@ -166,14 +166,15 @@ def told_of_skip(skip: Mapping[str, Any]) -> str:
 def beat(ctx: click.Context, scheduler: str | None, as_json: bool) -> None:
     """List the entries of the schedule, and what the beats have made of them.
 
-    The state is "shared" (of any number of beats one sends each tick), "not shared: each beat sends it"
+    The state is "shared" (one of any number of beats sends each tick), "not shared: each beat sends it"
     (its task is not unique, and redislock_beat does not name it), "sending since …" (for more than ten
-    seconds: its beat has died or stands still, and there is no other), or "paused". Behind it is by whom
-    the last tick was skipped, if its task was still queued or running: it was not sent.
+    seconds: its beat is dead or stopped, and there is no other), or "paused". If the last tick was skipped,
+    because its task was still queued or running, the state also names the task id that held the key. A
+    skipped tick was not sent.
     An entry that is "not in this schedule" has been sent by a beat with another one, such as a
     database's (--scheduler), or has been removed.
 
-    Exit status: 0, also if there are none; 2 trouble.
+    Exit status: 0 (even if there are none); 2 on error.
     """
     schedule = Schedule(ctx, scheduler)
     rows = schedule.rows()
@@ -193,10 +194,10 @@ def beat(ctx: click.Context, scheduler: str | None, as_json: bool) -> None:
 def run_now(ctx: click.Context, name: str, scheduler: str | None) -> None:
     """Publish an entry's task now, with its arguments and options.
 
-    The schedule does not notice: the entry's next tick is sent when it is due, and a paused entry stays
+    This does not change the schedule: the entry's next tick is sent when it is due, and a paused entry stays
     paused. A unique task that is queued or running already is skipped, as by delay().
 
-    Exit status: 0 sent, 1 it is a duplicate, or there is no such entry, 2 trouble.
+    Exit status: 0 sent; 1 it is a duplicate, or there is no such entry; 2 on error.
     """
     schedule = Schedule(ctx, scheduler)
     entry = schedule.find(ctx, name, by_state=False)
@@ -229,11 +230,11 @@ def pause(
 ) -> None:
     """Let an entry's ticks pass unsent, on all beats.
 
-    For the TIME given, else until the entry is resumed, a year at most. Ticks that have passed are not
-    made up for. What has been sent before runs. A second pause replaces the first. Who paused it, and why,
-    is shown by beat.
+    For the TIME given, else until the entry is resumed, a year at most. Ticks that pass meanwhile are not
+    sent later. Messages that were sent before the pause still run. A second pause replaces the first. The
+    command beat shows who paused the entry, and why.
 
-    Exit status: 0 paused, 1 there is no such entry, 2 trouble.
+    Exit status: 0 paused; 1 there is no such entry; 2 on error.
     """
     schedule = Schedule(ctx, scheduler)
     entry = schedule.find(ctx, name)
@@ -257,7 +258,7 @@ def pause(
 def resume(ctx: click.Context, name: str, scheduler: str | None) -> None:
     """End an entry's pause: its next tick is sent when it is due.
 
-    Exit status: 0 resumed, 1 it was not paused, or there is no such entry, 2 trouble.
+    Exit status: 0 resumed; 1 it was not paused, or there is no such entry; 2 on error.
     """
     schedule = Schedule(ctx, scheduler)
     if not schedule.states.resume(name):

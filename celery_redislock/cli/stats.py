@@ -17,7 +17,7 @@ _HEAD = ["TASK", *map(str.upper, EVENTS), "QUEUED", "RUNNING", "LATE", "IN LINE"
 @click.command()
 @click.option("--task", metavar="NAME", help="Only this task; a full name, or a pattern.")
 @click.option(
-    "--watch", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Show it anew each so many seconds."
+    "--watch", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Repeat every so many seconds."
 )
 @as_json_option
 @click.pass_context
@@ -25,16 +25,16 @@ def stats(ctx: click.Context, task: str | None, watch: float | None, as_json: bo
     """Show what was counted of each task, what its calls hold now, and how many wait.
 
     \b
-    ACCEPTED  calls that took their claim at publish    WAITED    messages that were put into a line
+    ACCEPTED  claims taken at publish, or by a worker   WAITED    messages that were put into a line
     STARTED   runs that took their lock                 LOST      runs that lost their lock
     SKIPPED   calls and runs that were refused          FORCED    locks that were released by force
-    ASKED     the same, where on_conflict is a callable RESTORED  messages of killed workers
+    ASKED     the same, if on_conflict is a callable    RESTORED  messages of killed workers
     LATE      runs that hold a lock whose renewal is overdue: most likely dead
 
-    Counts begin anew after 30 days. With redislock_metrics the mean time that calls waited and runs held
-    their lock is shown, too. At most 10,000 locks are looked at.
+    Counting starts again after 30 days. With redislock_metrics the mean time that calls waited and runs held
+    their lock is shown, too. It looks at no more than 10,000 locks.
 
-    Exit status: 0, also if nothing was counted; 2 trouble.
+    Exit status: 0 (even if nothing was counted); 2 on error.
     """  # noqa: D301  click wants the character itself, as the mark of a text not to be wrapped
     server = LockServer.of(ctx)
     with suppress(KeyboardInterrupt):

@@ -67,18 +67,18 @@ ROWS: tuple[Row, ...] = (
     Row(attribute="lock_key", default=None, kind=KEY, default_note="all arguments",
         meaning="what is locked: the task with some of its arguments, or a resource shared by tasks"),
     Row(attribute="lock_describe", default=None, kind=ANY_TEXT, default_note="none",
-        meaning="a text about a call, for operators, with fields as those of `lock_key`: "
-        "`'order {order_id}'`. It stands in clear on the lock server, and in what commands print; not for "
-        "one call"),
+        meaning="a text about a call, for operators, with fields like those of `lock_key`: "
+        "`'order {order_id}'`. It is stored in clear text on the lock server, and commands print it; cannot "
+        "be given for one call"),
     Row(attribute="on_conflict", setting="redislock_on_conflict", default=Asked(), kind=CONFLICT,
         default_note="by scope", meaning="what happens to a duplicate"),
     Row(attribute="lock_skip_result", default=None, kind=ANYTHING,
         default_note="none: state `REVOKED`",
-        meaning="result of a duplicate that is skipped on the worker, which ends in `SUCCESS` then; not for "
-        "one call"),
+        meaning="result of a duplicate that is skipped on the worker; the duplicate then ends in `SUCCESS`. "
+        "Cannot be given for one call"),
     Row(attribute="lock_limit", default=1, kind=LIMIT,
-        meaning="how many may hold one key at once; a callable is given the call's arguments by name. An "
-        "operator, or the app itself, may replace it for a key at run time, unless it is 1"),
+        meaning="how many may hold one key at once; a callable receives the call's arguments by name. An "
+        "operator, or the app itself, may replace the limit of a key at run time, unless it is 1"),
     # Below a tenth of a second one slow round trip or a scheduler's pause outlasts the lease.
     Row(attribute="lock_ttl", setting="redislock_ttl", default=30.0, kind=Seconds(least=0.1),
         meaning="how long the lock of a running task outlives its last renewal (every third of it)"),
@@ -91,22 +91,22 @@ ROWS: tuple[Row, ...] = (
         meaning="least time between two accepted calls of one key; required by `until_expired`. "
         "Scheduled tasks need none"),
     Row(attribute="lock_period_on_failure", default="release", kind=one_of("keep", "release"),
-        meaning="what becomes of the period when a job ends without success: it lasts, or it ends, so that "
+        meaning="what happens to the period when a job ends without success: it goes on, or it ends, so that "
         "the job can be run again"),
     Row(attribute="lock_retry_delay", setting="redislock_retry_delay", default=5.0, kind=Seconds(),
-        meaning="after how long a message that cannot wait in line is tried again: the lock server is away, "
-        "the line is full, or a copy of the message is ending"),
+        meaning="after how long a message that cannot wait in line is tried again (the lock server is down, "
+        "the line is full, or a copy of the message is ending)"),
     Row(attribute="lock_max_waiting", setting="redislock_max_waiting", default=10_000, kind=COUNT,
-        meaning="messages that may wait in line for one key; what comes then is tried again every "
+        meaning="messages that may wait in line for one key; a further message is tried again every "
         "`lock_retry_delay`"),
     Row(attribute="lock_on_retry", default="keep", kind=one_of("keep", "release"), is_of_a_lease=True,
-        meaning="what becomes of the lock while a retry waits for its countdown: the job keeps it, or it is "
-        "free meanwhile, and the retry goes before those that wait in line when its time has come"),
+        meaning="what happens to the lock while a retry waits for its countdown: the job keeps it, or it is "
+        "released, and after the countdown the retry goes before all that wait in line"),
     Row(attribute="lock_wait_timeout", default=None, kind=Seconds(), default_note="none",
         meaning="longest time in line; then the task fails with `LockBusy`, within about two seconds"),
     Row(attribute="lock_wait_queue", setting="redislock_wait_queue", default=None, kind=QUEUE,
         default_note="its own queue",
-        meaning="queue to which a message goes that has waited in line; workers must consume it"),
+        meaning="queue for messages that have waited in line; workers must consume it"),
     Row(attribute="on_lock_lost", setting="redislock_on_lock_lost", default="log",
         kind=one_of("log", "terminate", or_callable=True),
         is_of_a_lease=True, meaning="what happens to a run whose lock is lost"),
@@ -116,44 +116,45 @@ ROWS: tuple[Row, ...] = (
     Row(setting="redislock_url", default=None, kind=URL,
         default_note="the broker's Redis, else the result backend's", meaning="where the lock server is"),
     Row(setting="redislock_through", default=False, kind=FLAG,
-        meaning="call the client that `redislock_url` names also where its options could be taken"),
+        meaning="call the client that `redislock_url` names, even if its options could be taken"),
     Row(setting="redislock_prefix", default="redislock", kind=PREFIX,
         meaning="beginning of every key; Celery's `global_keyprefix` is put in front of it"),
     Row(setting="redislock_socket_timeout", default=1.0, kind=Seconds(),
         meaning="how long one answer of the lock server may take; every call is bounded by twice this"),
     Row(setting="redislock_start_timeout", default=10.0, kind=Seconds(),
-        meaning="how long a worker asks a silent lock server before it publishes the task again"),
+        meaning="how long a worker tries to reach a silent lock server before it publishes the task again"),
     Row(setting="redislock_min_replicas", default=0, kind=REPLICAS,
-        meaning="replicas that must have a lock before it counts (`WAIT`); `'auto'`: one while one is "
-        "online. Any value but 0 costs tasks the publish in one step"),
+        meaning="replicas that must have a lock before it counts (`WAIT`); `'auto'`: one, while one is "
+        "online. With any value but 0 tasks lose the publish in one step"),
     Row(setting="redislock_sync", default=None, kind=one_of("aof"), default_note="none",
         meaning="`'aof'`: a lock counts once it is on the lock server's disk, and on those of "
-        "`redislock_min_replicas` (`WAITAOF`). It costs tasks the publish in one step, too"),
+        "`redislock_min_replicas` (`WAITAOF`). With it, too, tasks lose the publish in one step"),
     Row(setting="redislock_park_sync", default=None, kind=one_of("aof"), default_note="none",
-        meaning="`'aof'`: where the lock server is not the broker, a message that waits is acknowledged once "
+        meaning="`'aof'`: if the lock server is not the broker, a waiting message is acknowledged once "
         "it is on the lock server's disk (`WAITAOF`)"),
     Row(setting="redislock_fence", default="time", kind=one_of("time", "strict"),
         meaning="where fences come from: the server's clock, or a counter that survives a clock set back"),
     Row(setting="redislock_eager", default=False, kind=FLAG,
         meaning="take locks in eager mode and direct calls too"),
     Row(setting="redislock_enabled", default=True, kind=FLAG,
-        meaning="the switch for an incident; the environment variable `REDISLOCK_ENABLED` wins"),
+        meaning="`False` switches locking off, for an incident; the environment variable "
+        "`REDISLOCK_ENABLED` wins"),
     Row(setting="redislock_beat", default=(), kind=ENTRIES, default_note="`'unique'`",
-        meaning="entries of the schedule that any number of beats share, each tick sent once: those of "
-        "unique tasks that beat imports; with patterns also those whose name or task matches one; `'all'`; "
-        "`False`: none"),
+        meaning="entries of the schedule that any number of beats share, so that each tick is sent once. "
+        "`'unique'`: those of unique tasks that beat imports; patterns: also those whose name or task "
+        "matches one; `'all'`: all; `False`: none"),
     Row(setting="redislock_catchup", default="one", kind=one_of("one", "none"),
-        meaning="after all beats were away: Celery's one tick per entry, or none for what is over a minute "
+        meaning="after all beats were down: Celery's one tick per entry, or none if it is over a minute "
         "late; an entry's option of this name wins"),
     Row(setting="redislock_restore", default=30.0, kind=Restore(usual=30.0), default_note="`True`: 30 s",
-        meaning="after how long without a sign of life of a worker the messages of unique tasks that it had "
-        "in hand are back in their queues (broker Redis or Valkey); `False`: after its visibility timeout"),
+        meaning="after how long without a sign of life from a worker its unacknowledged messages of unique "
+        "tasks go back to their queues (broker Redis or Valkey); `False`: after the visibility timeout"),
     Row(setting="redislock_metrics", default=False, kind=FLAG,
-        meaning="count on the lock server how long calls wait for their run, and how long runs hold their "
-        "lock, in buckets, for `celery redislock exporter`"),
+        meaning="count on the lock server, in buckets, how long calls wait for their run and how long runs "
+        "hold their lock, for `celery redislock exporter`"),
     Row(setting="redislock_check", default="warn", kind=one_of("ignore", "warn", "error"),
-        meaning="what a worker does at start about settings, options and a lock server that endanger "
-        "locks: log, or not start; `'ignore'` keeps publishers silent about settings, too"),
+        meaning="what a worker does at start if settings, options or the lock server endanger locks: "
+        "nothing, log, or not start; `'ignore'` keeps publishers silent about settings, too"),
 )  # fmt: skip
 
 #: The rows of task options, by attribute.
