@@ -36,7 +36,7 @@ def play(shell: Shell) -> None:
     store.acquire("night", claim, 60.0, facts=said("queued", since=1.0))
     store.acquire("night", first, 60.0, facts=said("running", since=9e9), instead_of=claim, starts_run=True)
     store.release("night", first)
-    store.acquire("night", run, 9.0, facts=said("running", since=1.0, ttl=30), starts_run=True)
+    store.acquire("night", run, 900.0, facts=said("running", since=1.0, ttl=3000), starts_run=True)
     for owner in ("job-3", "job-4"):
         store.acquire("night", new_token(owner), 60.0, facts=said("queued"))
     shell.park("night", "job-5")
