@@ -10,7 +10,7 @@ PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 # Tests start hundreds of processes, each of which would compile this package anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo unit test slow test-all attack history soak lint docs clean
+.PHONY: help demo unit test slow test-all attack history soak lint docs release clean
 
 help:
 	@echo "make demo      see it work: embedded server, real worker, real tasks (about 25 s)"
@@ -23,6 +23,7 @@ help:
 	@echo "make soak      three beats, five minutes, twice (ARGS='--scheduler celery')"
 	@echo "make lint      ruff and mypy"
 	@echo "make docs      write docs/options.md"
+	@echo "make release   sdist and wheel of the last commit, into dist/ (CONTRIBUTING.md says what it needs)"
 	@echo "make clean     remove the environment and caches"
 
 demo: $(VENV)/embedded
@@ -57,6 +58,9 @@ lint: $(VENV)/dev
 
 docs: $(VENV)/dev
 	$(BIN)/python tools/options_page.py docs/options.md
+
+release: $(VENV)/dev
+	$(BIN)/python -m tools.release $(ARGS)
 
 clean:
 	rm -rf $(VENV) .venv-* build dist .mypy_cache .pytest_cache .ruff_cache
