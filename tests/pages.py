@@ -12,6 +12,7 @@ PAGES = {
     for path in [
         ROOT / "README.md",
         ROOT / "CONTRIBUTING.md",
+        ROOT / "CHANGELOG.md",
         *sorted((ROOT / "docs").glob("*.md")),
         *sorted((ROOT / "examples").rglob("README.md")),
     ]

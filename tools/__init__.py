@@ -1,1 +1,1 @@
-"""Programs for contributors: a page that is written, random attacks, minutes of real beats."""
+"""Programs for contributors: a page that is written, a release, random attacks, minutes of real beats."""

@@ -74,7 +74,7 @@ def start(name: str, temporary: Path, **environment: str) -> "subprocess.Popen[s
     """Type the command of an example's page; skip the test, or fail it in CI, where a package is missing."""
     for package in EXAMPLES[name].needs:
         if importlib.util.find_spec(package) is None and not os.environ.get("CI"):
-            pytest.skip(f"examples/{name} needs {package}: pip install '.[test]'")
+            pytest.skip(f"examples/{name} needs {package}: pip install --group test")
     (command,) = COMMAND.findall(PAGES[f"examples/{name}/README.md"])[:1]
     unwanted = {"REDIS_URL", "REDISLOCK_ENABLED", "EXAMPLE_DATABASE_URL"}
     inherited = {k: v for k, v in os.environ.items() if k not in unwanted}

@@ -62,7 +62,7 @@ def needs(*modules: str) -> None:
     """Skip where a module is missing; with ``CI=true`` the test fails."""
     for module in modules:
         if importlib.util.find_spec(module) is None and not os.environ.get("CI"):
-            pytest.skip(f"{module} is not installed: pip install '.[dev]'")
+            pytest.skip(f"{module} is not installed: pip install --group dev")
 
 
 @pytest.fixture(

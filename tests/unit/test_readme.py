@@ -4,6 +4,7 @@ import ast
 import importlib.util
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import celery
@@ -16,6 +17,11 @@ from celery_redislock.declaring.scopes import SCOPES, STRATEGIES
 from celery_redislock.declaring.table import SETTING_ROWS, TASK_ROWS
 from tests.acceptance.compose import COMPOSE
 from tests.pages import PAGES, ROOT, Block, blocks_of
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 #: Names that begin like an option and are something else.
 OTHER_NAMES = {
@@ -45,7 +51,7 @@ CHOICE = re.compile(r"\b(lock|on_conflict)=\"(\w+)\"")
 LINK = re.compile(r"\[[^\]]*\]\((?!https?:)([^)#]+)(#[^)]*)?\)")
 
 MAKEFILE = (ROOT / "Makefile").read_text()
-PYPROJECT = (ROOT / "pyproject.toml").read_text()
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -154,7 +160,9 @@ def check_make(rest: list[str]) -> None:
 
 
 def check_python(rest: list[str]) -> None:
-    if rest[0] == "-m":
+    if rest[:2] == ["-m", "pip"]:
+        check_pip(rest[2:])
+    elif rest[0] == "-m":
         assert importlib.util.find_spec(rest[1]), rest
         check_paths(rest[2:])
     else:
@@ -169,15 +177,19 @@ def check_paths(words: list[str]) -> None:
 
 def check_pip(rest: list[str]) -> None:
     assert rest[0] == "install"
-    for word in rest[1:]:
-        extra = re.fullmatch(r"\.\[(\w+)\]", word)
-        assert word in {"-e", "."} or (extra and re.search(rf"^{extra[1]} = \[", PYPROJECT, re.MULTILINE)), (
-            rest
-        )
+    words = iter(rest[1:])
+    for word in words:
+        if word == "--group":
+            assert next(words) in PYPROJECT["dependency-groups"], rest
+        else:
+            extras = re.fullmatch(r"\.\[([\w,]+)\]", word)
+            known = set(PYPROJECT["project"]["optional-dependencies"])
+            assert word in {"-e", ".", "pip>=25.1"} or (extras and set(extras[1].split(",")) <= known), rest
 
 
 def check_script(rest: list[str]) -> None:
-    assert (ROOT / rest[0]).is_file(), rest
+    is_unpacked = not (ROOT / ".ci").exists()  # an sdist has none
+    assert is_unpacked or (ROOT / rest[0]).is_file(), rest
 
 
 def check_redis_cli(rest: list[str]) -> None:

@@ -918,7 +918,7 @@ def test_an_error_of_an_entrys_own_schedule_stops_no_other_entry(
     world.run(2)
     world.kill(shared)
     state = world.states.texts["choosy"]
-    world.states.texts["choosy"] = re.sub(r'"at":"[^"]*"', '"at":"2026-06-01T12:00:30.000500Z"', state)
+    world.states.texts["choosy"] = re.sub(r'"at":"[^"]*"', '"at":"2026-06-01T12:00:30.000500+00:00"', state)
     world.run(20)
 
     assert "'choosy' is not sent this time" in caplog.text
