@@ -183,6 +183,8 @@ def _bound(channel: Any) -> Iterator[str]:
 
 def _consumers(app: Any, queue: str | None = None) -> str:
     """Say who consumes a queue, or any."""
+    if not app.conf.worker_enable_remote_control:
+        return "Which workers consume it, nobody can ask (worker_enable_remote_control is off)"
     with suppress(Exception):
         answers: Mapping[str, Any] = app.control.inspect(timeout=_PATIENCE).active_queues() or {}
         workers = [
