@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 help:
 	@echo "make demo      see it work: embedded server, real worker, real tasks (about 25 s)"
-	@echo "make unit      tests without a server or a worker, in less than a minute"
+	@echo "make unit      tests without a server or a worker, in one to two minutes"
 	@echo "make test      all tests but the slow ones"
 	@echo "make slow      the slow ones"
 	@echo "make test-all  both"

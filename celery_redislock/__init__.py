@@ -18,9 +18,12 @@ if TYPE_CHECKING:
         DuplicateTask,
         LockBusy,
         LockKeyError,
+        LockLoopError,
         LockLost,
+        LockNotHeld,
         LockOptionError,
         LockUnavailable,
+        LockUpgradeError,
         RedisLockError,
     )
     from celery_redislock.locks.lease import Lease
@@ -32,9 +35,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Conflict", "DuplicateTask", "Holder", "Lease", "Lock", "LockBusy", "LockHandle", "LockKeyError",
-    "LockLost", "LockOptionError", "LockResult", "LockUnavailable", "RedisLockError", "Resources",
-    "SingletonTask", "Skip", "held", "lock_acquired", "lock_conflict", "lock_lost", "lock_released",
-    "store_of",
+    "LockLoopError", "LockLost", "LockNotHeld", "LockOptionError", "LockResult", "LockUnavailable",
+    "LockUpgradeError", "RedisLockError", "Resources", "SingletonTask", "Skip", "held", "lock_acquired",
+    "lock_conflict", "lock_lost", "lock_released", "store_of",
 ]  # fmt: skip
 
 __version__ = "0.1.0"

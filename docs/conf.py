@@ -13,7 +13,7 @@ from sphinx.application import Sphinx
 ROOT = Path(__file__).resolve().parents[1]
 
 project = "celery_redislock"
-author = "The celery_redislock authors"
+author = copyright = "The celery_redislock authors"  # noqa: A001  Sphinx's name
 code = (ROOT / "celery_redislock" / "__init__.py").read_text(encoding="utf-8")
 version = release = re.findall(r'^__version__ = "(.+)"', code, re.MULTILINE)[0]
 
@@ -31,10 +31,13 @@ include_patterns = [
 suppress_warnings = ["toc.not_included"]
 myst_heading_anchors = 4
 autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
 napoleon_use_ivar = True  # or an attribute that is a property as well is described twice
 html_theme = "furo"
 html_title = f"celery_redislock {release}"
 html_extra_path = ["site"]
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 html_copy_source = False
 
 

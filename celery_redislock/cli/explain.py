@@ -269,7 +269,8 @@ def _now(server: LockServer, subject: Subject, in_line: int) -> str:
         return "a call now would be published, and start as soon as a worker has it"
     holder = Holder.of(refusal.hold)
     why = "its period has not passed" if holder.state == "period" else holder.state
-    return f"a call now would {becomes}, because {holder.owner} holds the key ({why})"
+    unless = "; made on that machine it is accepted, if the processes are dead" if holder.is_late else ""
+    return f"a call now would {becomes}, because {holder.owner} holds the key ({why}){unless}"
 
 
 def _label(each: Refused) -> str:

@@ -43,8 +43,9 @@ def life(holder: Holder) -> str:
         return f"last renewed {ago} ago, {due}"
     if holder.state == "period":
         return f"its period ends in {end}"
-    unless = "" if holder.state == "foreign" else ", unless a worker receives or starts its message"
-    return f"free in {end}{unless}"
+    if holder.state == "foreign":
+        return f"free in {end}"
+    return f"its claim expires in {end}, unless a worker receives or starts its message"
 
 
 def limit_as_json(limit: Limit | None) -> dict[str, Any] | None:

@@ -33,6 +33,7 @@ class QueueOnce(TranslatedTask):
     """
 
     abstract = True
+    #: As celery-once has it.
     #: ``graceful``: a duplicate gets a result in state ``REJECTED``, whose ``get()`` returns ``None``.
     #: ``keys``: the arguments that make a call unique; ``[]`` none, without it all. ``timeout``: seconds a
     #: claim outlives its publish, or the last sign of life of its message; 3600. ``unlock_before_run``: the

@@ -28,7 +28,7 @@ class Singleton(TranslatedTask):
     """
 
     abstract = True
-    #: Names of the arguments that make a call unique; none of them, or ``None``: all.
+    #: Names of the arguments that make a call unique. An empty list, and ``None``, stand for all.
     unique_on: Sequence[str] | str | None = None
     #: Whether a duplicate raises :class:`DuplicateTaskError`; ``None`` takes the setting, then ``False``.
     raise_on_duplicate: bool | None = None

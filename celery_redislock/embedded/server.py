@@ -83,14 +83,14 @@ class EmbeddedServer:
 
     @property
     def url(self) -> str:
-        """The URL for Celery's ``broker_url`` and ``result_backend``: the port's if there is one."""
+        """The URL for Celery's ``broker_url`` and ``result_backend``; the port's if there is one."""
         if self.port is None:
             return f"redis+socket://{self.socket_path}?virtual_host=0"
         return f"redis://127.0.0.1:{self.port}/0"
 
     @property
     def redis_url(self) -> str:
-        """The URL for ``redis.Redis.from_url``: the unix socket's, also if there is a port."""
+        """The URL for ``redis.Redis.from_url``; the unix socket's, also if there is a port."""
         return f"unix://{self.socket_path}?db=0"
 
     @property

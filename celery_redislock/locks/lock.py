@@ -174,7 +174,7 @@ class Lock:
         """Release the lock; atomic, and only if this very hold still has it.
 
         Returns:
-            Whether it was still ours. ``False``: it had been lost, and nothing was touched.
+            Whether it was still ours. It is ``False`` if it had been lost; nothing was touched then.
 
         Raises:
             LockNotHeld: this thread does not hold the lock.

@@ -94,19 +94,19 @@ class Hold:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """The facts that the holder wrote about itself: task, state, host, pid, since and others."""
+        """The facts that the holder wrote about itself, such as task, state, host, pid and since."""
         if self._facts is None:
             self._facts = facts_in(self.text)
         return self._facts
 
     @property
     def owner(self) -> str:
-        """Who the lock is held for: a task id."""
+        """Who the lock is held for, such as a task id."""
         return owner_of(self.token)
 
     @property
     def message(self) -> object:
-        """The identity of the message it is held for: its token, unless the holder wrote another."""
+        """The identity of the message it is held for. That is its token, unless the holder wrote another."""
         return self.facts.get("message", self.token)
 
     @property

@@ -66,7 +66,7 @@ class Holder:
 
     @property
     def is_late(self) -> bool:
-        """A renewal of it is overdue, by half of the time between two: its process is most likely dead."""
+        """A renewal of it is overdue, by half of the time between two, so its process is most likely dead."""
         return self.renewed is not None and self.ttl is not None and self.renewed > self.ttl / 2
 
     @classmethod

@@ -43,7 +43,10 @@ def wait_for(run: Run, hold: Hold | None, *, is_copy: bool = False) -> Exception
     is ending (no ``hold``), and where no main process has the message. ``is_copy``: the holder is a run of
     this very message.
     """
-    why = "a copy of it is ending" if hold is None else f"{hold.name!r} is held by {hold.owner}"
+    if hold is None:
+        why = "a copy of it is ending"
+    else:
+        why = f"{hold.name!r} is held by {'another delivery of this message' if is_copy else hold.owner}"
     log_wait(run.lock, why, was_told=run.message is not None and run.message.was_told)
     run.was_told = True
     if hold is not None and (hold.is_period or hold.state == ACCEPTED):

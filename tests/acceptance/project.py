@@ -101,6 +101,13 @@ DECLARED: Mapping[str, Mapping[str, Any]] = {
     "until_executing_acks_late": {"lock": "until_executing", **_LATE},
     "until_expired": {"lock": "until_expired", "lock_period": 600.0},
     "until_expired_acks_late": {"lock": "until_expired", "lock_period": 600.0, **_LATE},
+    #: As README.md and docs/which-duplicate.md have it.
+    "until_expired_to_the_end": {
+        "lock": "until_expired",
+        "lock_period": 600.0,
+        **_LATE,
+        "reject_on_worker_lost": True,
+    },
     "until_and_while": {"lock": "until_and_while_executing"},
     "until_and_while_acks_late": {"lock": "until_and_while_executing", **_LATE},
     "until_and_while_reject_on_worker_lost": {

@@ -170,7 +170,8 @@ def test_an_event_is_handled_once_however_quick_its_task_and_whoever_dies(
     """As docs/which-duplicate.md has it: a later call is skipped, after a failure accepted; none is lost."""
     project = new_project(conf=IN_HAND)
     worker = project.start_worker("prefork", concurrency=1)
-    send, quick, failing = project.until_expired_acks_late, f"{key}-quick", f"{key}-failing"
+    send = project.until_expired_to_the_end
+    quick, failing, alone = f"{key}-quick", f"{key}-failing", f"{key}-alone"
 
     clicks = [send.delay(quick)]
     clicks[0].get(timeout=PATIENCE)
@@ -180,6 +181,13 @@ def test_an_event_is_handled_once_however_quick_its_task_and_whoever_dies(
         failed.get(timeout=PATIENCE)
     after_failure = send.delay(failing)
     after_failure.get(timeout=PATIENCE)
+    with project.kept_on(alone):
+        of_a_child = send.delay(alone)
+        project.wait_started(alone)
+        os.kill(project.bodies(alone)[0].pid, signal.SIGKILL)
+        project.wait_started(alone, 2)
+        clicks_alone = [of_a_child, send.delay(alone)]
+    of_a_child.get(timeout=PATIENCE)
     with project.kept_on(key):
         in_its_body = send.delay(key)
         project.wait_started(key)
@@ -191,5 +199,8 @@ def test_an_event_is_handled_once_however_quick_its_task_and_whoever_dies(
     assert [click.id for click in clicks] == [clicks[0].id] * 3
     assert len(project.bodies(quick)) == 1
     assert not after_failure.is_duplicate
+    assert clicks_alone[1].id == of_a_child.id
+    assert len(project.bodies(alone)) == 2
+    assert project.overlaps(alone) == []
     assert retried.id == in_its_body.id
     assert len(project.bodies(key)) == 2

@@ -56,10 +56,12 @@ def test_a_tasks_call_is_explained_by_its_key_holder_and_what_a_call_would_meet(
 def test_a_holder_that_is_not_renewed_is_told_to_be_dead_and_when_it_is_free(shell: Shell) -> None:
     """Its renewals are due every third of its ttl."""
     run_on(shell, "night", "job-1", ttl=3600.0, left=1700.0)
-    told = explained(shell, "night")[""][0]
+    told = explained(shell, "shop.nightly")
+    life = told[""][0]
 
-    assert told.startswith("not renewed for 0:31:")
-    assert "due every 1.2e+03 s: probably dead; free in 0:28:" in told
+    assert life.startswith("not renewed for 0:31:")
+    assert "due every 1.2e+03 s: probably dead; free in 0:28:" in life
+    assert told["now"][0].endswith("; made on that machine it is accepted, if the processes are dead")
 
 
 def test_a_free_key_is_told_to_be_free(shell: Shell) -> None:

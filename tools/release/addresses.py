@@ -24,7 +24,9 @@ class Addresses(NamedTuple):
         said = {name: value.rstrip("/") for name, value in told.items() if value}
         repository = said.get("repository")
         if repository is None:
-            raise SystemExit(f"The repository has no address: write it into {_PLACE}.")
+            raise SystemExit(
+                f'The repository has no address: write repository = "https://..." into {_PLACE}.'
+            )
         for name, value in said.items():
             if urlsplit(value).scheme != "https" or not urlsplit(value).hostname:
                 raise SystemExit(f"{name} = {value!r} is no https address: write one into {_PLACE}.")

@@ -10,6 +10,10 @@ from typing import NamedTuple
 __all__ = ["Checkout"]
 
 
+#: What pages say as long as there is nothing to install from.
+UNRELEASED = "Until there is a release"
+
+
 class Checkout(NamedTuple):
     """A folder with a Git checkout of this project."""
 
@@ -38,6 +42,9 @@ class Checkout(NamedTuple):
             raise SystemExit(
                 f"CHANGELOG.md has no dated section for {version}: write '## [{version}] - YYYY-MM-DD'."
             )
+        for page in ("README.md", "docs/quickstart.md"):
+            if UNRELEASED in (self.root / page).read_text(encoding="utf-8"):
+                raise SystemExit(f"{page} says '{UNRELEASED}': say how it is installed now.")
         tagged = self._git("for-each-ref", "--format=%(*objectname) %(objectname)", f"refs/tags/{self.tag}")
         if tagged and tagged.split()[0] != self._git("rev-parse", "HEAD").strip():
             raise SystemExit(

@@ -16,7 +16,7 @@ import pytest
 from celery_redislock import __version__
 from tools.release.__main__ import ROOT, release
 from tools.release.addresses import Addresses
-from tools.release.checkout import Checkout
+from tools.release.checkout import UNRELEASED, Checkout
 
 SHOP = "https://example.invalid/shop"
 FOLDERS = ("benchmarks", "celery_redislock", "docs", "examples", "tests", "tools")
@@ -50,6 +50,10 @@ def checkout(root: Path, *, repository: str = SHOP, heading: str = DATED, more: 
     (root / "pyproject.toml").write_text(pyproject, encoding="utf-8")
     (root / "CHANGELOG.md").write_text(f"# Changelog\n\n{heading}\n\n- It is there.\n", encoding="utf-8")
     (root / ".gitignore").write_text("dist/\n", encoding="utf-8")
+    for page in ("README.md", "docs/quickstart.md"):
+        (root / page).parent.mkdir(exist_ok=True)
+        text = (root / page).read_text(encoding="utf-8") if (root / page).exists() else "# Shop\n"
+        (root / page).write_text(text.replace(UNRELEASED, "From a package index"), encoding="utf-8")
     git(root, "init", "--quiet")
     git(root, "add", "--all")
     git(root, "commit", "--quiet", "--message", "Begin")
@@ -76,11 +80,20 @@ def refusal(root: Path) -> str:
     return text
 
 
+def test_a_page_that_says_that_there_is_no_release_is_refused(tmp_path: Path) -> None:
+    """It would be the package page of one."""
+    root = checkout(tmp_path)
+    (root / "docs" / "quickstart.md").write_text(f"{UNRELEASED}: build it.\n", encoding="utf-8")
+    git(root, "commit", "--quiet", "--all", "--message", "Say how it is installed")
+
+    assert refusal(root).startswith("docs/quickstart.md says 'Until there is a release'")
+
+
 def test_a_release_cannot_be_built_without_an_address(tmp_path: Path) -> None:
     """A package page without links cannot be mended: a version is uploaded once."""
     text = refusal(checkout(tmp_path, repository=""))
 
-    assert text.startswith("The repository has no address: write it into [tool.celery_redislock.release]")
+    assert text.startswith("The repository has no address: write repository = "https://..." into [tool.")
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,7 @@ class Lock:
         It is carried out although the task is cancelled meanwhile.
 
         Returns:
-            Whether it was still ours. ``False``: it had been lost, and nothing was touched.
+            Whether it was still ours. It is ``False`` if it had been lost; nothing was touched then.
 
         Raises:
             LockNotHeld: this task does not hold the lock.
