@@ -201,6 +201,5 @@ def test_an_event_is_handled_once_however_quick_its_task_and_whoever_dies(
     assert not after_failure.is_duplicate
     assert clicks_alone[1].id == of_a_child.id
     assert len(project.bodies(alone)) == 2
-    assert project.overlaps(alone) == []
     assert retried.id == in_its_body.id
     assert len(project.bodies(key)) == 2
