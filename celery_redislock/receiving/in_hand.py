@@ -23,6 +23,9 @@ A name that lapses proves no death: its worker may stand still, or be cut off. W
 hand for ``ttl - vouches`` at least, and a message that has been in hand for half the ``ttl`` leaves a mark
 when it runs (``running/delivery.py``). So of two copies one does nothing, whichever comes first.
 
+While the broker stands still nobody renews. What is received right after that cannot bear the name, which may
+have lapsed; it is signed with it by the next renewal.
+
 Where the broker restarts, Celery forgets what it has received and not started, and kombu leaves that in
 ``unacked`` (5.7.0: it restores when it closes the connection, and nobody answers). So a name is good for one
 connection. The next one brings another name, which what still runs is given too. The former name lapses, and
@@ -35,7 +38,8 @@ import socket
 import time
 import uuid
 import weakref
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Collection, Iterator
 from functools import cached_property, partial
 from math import inf
 from typing import Any
@@ -55,6 +59,9 @@ from celery_redislock.receiving.restore import LATE, Restorer, run_script
 from celery_redislock.running.delivery import IN_HAND_OF, IN_HAND_SINCE, visibility_timeout
 
 __all__ = ["InHand", "WorkerName"]
+
+#: Messages that are remembered to be signed: more than any worker has in hand.
+MOST_UNSIGNED = 10_000
 
 #: What a server says that refuses scripts, or these keys, to the worker's user, and will again.
 _FORBIDDEN = ("NOPERM", "no permissions", "ACL failure", "unknown command")
@@ -126,7 +133,8 @@ class WorkerName:
             has taken it, because it had lapsed.
         ttl: seconds the name outlives its last renewal: ``redislock_restore``.
         pause: seconds between two renewals.
-        vouches: seconds after a renewal for which messages are received under the name.
+        vouches: seconds after a renewal for which messages are received under the name; later ones are signed
+            with the next renewal.
     """
 
     def __init__(self, app: Any, settings: LockSettings, *, node: str) -> None:
@@ -140,6 +148,10 @@ class WorkerName:
         about = {"node": node, "host": socket.gethostname(), "pid": os.getpid(), "since": time.time()}
         self._bearer = json.dumps(about)
         self.name = ""
+        #: What stands in place of the name in messages that come when that may have lapsed, so that nobody
+        #: restores them; and their tags: they are signed when the name is renewed again.
+        self._blank = uuid.uuid4().hex[:12]
+        self._unsigned: deque[str] = deque(maxlen=MOST_UNSIGNED)
         self._renewed_at = -inf
         #: Since when each renewal was in time. A worker that has started, or was cut off, lets the others
         #: return first: where the broker was away, every name has lapsed.
@@ -181,11 +193,15 @@ class WorkerName:
         """Write into a message who has it; kombu stores it so. In the consumer's thread, for each message."""
         properties = message.properties
         properties.pop(IN_HAND_OF, None)  # of a worker that had it before
-        if HEADER in message.headers and boottime() - self._renewed_at < self.vouches:
-            properties[IN_HAND_OF] = self.name + LATE * (message.headers.get("task") in self._late)
+        is_signed = boottime() - self._renewed_at < self.vouches
+        if HEADER in message.headers:
+            name = self.name if is_signed else self._blank
+            properties[IN_HAND_OF] = name + LATE * (message.headers.get("task") in self._late)
         since = time.time()
         answer = append(message, tag)
         if IN_HAND_OF in properties:
+            if not is_signed:
+                self._unsigned.append(tag)
             # Restored meanwhile, if this worker now stands still before it looks at the message.
             properties[IN_HAND_SINCE] = since
         return answer
@@ -197,7 +213,10 @@ class WorkerName:
 
     def look(self, channel: Any) -> None:
         """Renew the name, and restore what lapsed workers had in hand; in the thread."""
-        for name, bearer in self._renew(channel):
+        taken = self._renew(channel)
+        with self._lock:
+            self._sign(channel, self.name)
+        for name, bearer in taken:
             for _ in self._restorer.restore(channel, name, bearer):
                 if boottime() - self._renewed_at > self.pause:
                     self._renew(channel, may_take=False)
@@ -219,6 +238,20 @@ class WorkerName:
             self._renewed_at = asked_at
         return zip(taken[::2], taken[1::2], strict=True)
 
+    def _sign(self, channel: Any, name: str) -> None:
+        """Write a name into the messages that came when it may have lapsed, as after a broker stood still."""
+        tags = [self._unsigned.popleft() for _ in tuple(self._unsigned)]
+        try:
+            self._carry(channel, self._blank, name, tags)
+        except BaseException:
+            self._unsigned.extend(tags)
+            raise
+
+    def _carry(self, channel: Any, former: str, name: str, tags: Collection[str]) -> None:
+        unacked = channel.global_keyprefix + channel.unacked_key
+        if tags:
+            run_script(channel, "carry", (unacked,), f'"{former}', f'"{name}', *tags)
+
     def _leave_behind(self, channel: Any) -> None:
         """Take another name than that of the last connection, and along what runs here: not to be restored.
 
@@ -230,10 +263,10 @@ class WorkerName:
                 return
             self.name = ""
             try:
+                self._sign(channel, former)
                 self._ask(channel, self._bearer, may_take=False)
                 tags = [request.message.delivery_tag for request in tuple(active_requests)]
-                unacked = channel.global_keyprefix + channel.unacked_key
-                run_script(channel, "carry", (unacked,), f'"{former}', f'"{self.name}', *tags)
+                self._carry(channel, former, self.name, tags)
             except BaseException:
                 self.name = former
                 raise
@@ -273,7 +306,7 @@ def _run(reference: "weakref.ref[WorkerName]", pause: float) -> None:
                 source = worker.source
                 channel = worker.connect().channel()
             worker.look(channel)
-        except Exception as error:  # noqa: BLE001  the broker is away; what is received meanwhile is not named
+        except Exception as error:  # noqa: BLE001  the broker is away; what is received meanwhile is signed later
             channel = None
             tell(logger.debug, "could not renew the name of this worker: %r", error)
         del worker

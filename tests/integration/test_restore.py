@@ -14,6 +14,7 @@ from contextlib import ExitStack, closing
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
@@ -609,7 +610,47 @@ def test_a_worker_whose_name_was_taken_bears_another_one(yard: Yard) -> None:
     assert message.properties[IN_HAND_OF] == paused.worker.name != name
 
 
-def test_a_worker_that_has_not_renewed_in_time_names_nothing(yard: Yard) -> None:
+@pytest.mark.parametrize("connects_anew", [False, True])
+@pytest.mark.parametrize("name", ["until_executed", "until_executed_late"])
+def test_what_came_when_a_name_was_not_renewed_in_time_is_signed_with_the_next_renewal(
+    yard: Yard, name: str, *, connects_anew: bool
+) -> None:
+    """As after a broker stood still: its worker may be killed before it has begun that, as any other one."""
+    result = yard.tasks[name].delay(7)
+    hand = yard.hand()
+    hand.worker._renewed_at -= hand.worker.vouches
+    hand.receive()
+    unsigned = yard.unacked()[result.id]["properties"][IN_HAND_OF]
+    if connects_anew:
+        signed = hand.connect_anew()
+    else:
+        hand.look()
+        signed = hand.worker.name
+
+    end = "+" if name.endswith("_late") else ""
+    assert unsigned != yard.unacked()[result.id]["properties"][IN_HAND_OF] == signed + end
+    yard.let_lapse(hand, signed)
+    yard.hand().look()
+    assert yard.ids() == [result.id]
+
+
+def test_what_could_not_be_signed_is_signed_later(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker was gone again."""
+    result = yard.tasks["until_executed"].delay(7)
+    hand = yard.hand()
+    hand.worker._renewed_at -= hand.worker.vouches
+    hand.receive()
+    with monkeypatch.context() as once:
+        once.setattr(hand.worker, "_carry", Mock(side_effect=OSError))
+        with pytest.raises(OSError):  # noqa: PT011  the thread tries again
+            hand.look()
+
+    hand.look()
+
+    assert yard.unacked()[result.id]["properties"][IN_HAND_OF] == hand.worker.name
+
+
+def test_a_worker_that_has_not_renewed_in_time_signs_nothing_yet(yard: Yard) -> None:
     """And takes off the name of who had it before: that one would be searched for."""
     yard.tasks["until_executed"].delay(7)
     dead = yard.hand()
@@ -619,9 +660,11 @@ def test_a_worker_that_has_not_renewed_in_time_names_nothing(yard: Yard) -> None
     late = yard.hand()
     late.worker._renewed_at -= late.worker.vouches
 
-    (message,) = late.receive()
+    late.receive()
+    yard.give_again(dead)
+    yard.hand().look()
 
-    assert IN_HAND_OF not in message.properties
+    assert yard.ids() == []
 
 
 def test_receiving_costs_no_request_more(yard: Yard) -> None:
@@ -711,7 +754,11 @@ def test_a_worker_that_cannot_take_along_what_runs_keeps_its_name(
     yard: Yard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connection broke again: under the former name what runs must not lapse."""
+    yard.tasks["until_executed_late"].delay(7)
     hand = yard.hand()
+    (message,) = hand.receive()
+    running = Running(message)
+    active_requests.add(running)
     run = in_hand.run_script
 
     def carry_fails(channel: Any, name: str, *rest: Any) -> Any:
@@ -721,6 +768,7 @@ def test_a_worker_that_cannot_take_along_what_runs_keeps_its_name(
 
     monkeypatch.setattr(in_hand, "run_script", carry_fails)
     name = hand.connect_anew()
+    active_requests.discard(running)
 
     hand.worker.look(hand.channel)
 
