@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -120,6 +121,34 @@ def test_one_that_is_refused_while_another_is_received_goes_before_it(shop: Shop
         assert parking._park_received(task, CONSUMER, second, KEY)
         refused.join(60)
         assert [waiter.owner for waiter in task.lock_for(7).waiting()] == ["t1", "t2"]
+
+
+@pytest.mark.parametrize("is_heard_meanwhile", [False, True])
+def test_one_that_is_parked_behind_a_run_that_is_over_starts_when_that_is_heard(
+    shop: Shop, monkeypatch: Any, *, is_heard_meanwhile: bool
+) -> None:
+    """With threads it may be heard while the next one is parked, and nobody else looks at that line."""
+    promote.install(shop.app, shop.store)
+    task = shop.unique(body, **RUNNING_ONLY)
+    for number in (1, 2):
+        task.apply_async((7,), task_id=f"t{number}")
+    first, second = shop.messages()
+    in_hand = shop.receive(first)
+    hear = partial(in_hand.on_success, shop.child(in_hand))
+    park = shop.store.park
+
+    def park_while_it_is_heard(*args: Any, **how: Any) -> Any:
+        answer = park(*args, **how)
+        hear()
+        return answer
+
+    if is_heard_meanwhile:
+        monkeypatch.setattr(shop.store, "park", park_while_it_is_heard)
+    assert parking._park_received(task, CONSUMER, second, KEY)
+    if not is_heard_meanwhile:
+        hear()
+
+    assert task.lock_for(7).waiting() == []
 
 
 @pytest.mark.parametrize("where", ["class", "instance"])
