@@ -53,6 +53,8 @@ class Facts:
         in_flight: how many messages Redis may have sent to a worker that was killed before it read them.
         messages: by task id, what Redis was last told of its messages; ``None`` on RabbitMQ.
         bodies: of each body that began, by task id and retries: "killed" where it did not end.
+        taken_for_done: task ids of runs whose child was killed and whose message Celery acknowledged, as it
+            found a success stored under the id.
     """
 
     calls: Sequence[Sequence[Mapping[str, Any]]] = ()
@@ -65,6 +67,7 @@ class Facts:
     in_flight: int = 0
     messages: Mapping[str, frozenset[str]] | None = None
     bodies: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    taken_for_done: frozenset[str] = frozenset()
 
 
 class Entry(NamedTuple):
@@ -96,6 +99,12 @@ def fate(call: Mapping[str, Any], facts: Facts) -> str:  # noqa: PLR0911  a tabl
     if call["droppable"] and (state == "REVOKED" or error == "DuplicateTask" or (call["fixed"] and is_ready)):
         return "dropped as a duplicate"
     if error in OF_THE_DEAD and facts.begun.get(number, 0) >= facts.asked.get(number, 0):
+        return "died with its child"
+    if (
+        task_id in facts.taken_for_done
+        and facts.bodies.get((task_id, facts.asked.get(number, 0))) == "killed"
+    ):
+        # The success is that of the body that asked for this retry, and went on (celery 5.7.0, on_failure).
         return "died with its child"
     if call["early"] and task_id in facts.received_by_dead:
         return _of_dead(call, facts)

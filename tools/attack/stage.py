@@ -35,8 +35,9 @@ from tools.attack.shop import Journal, open_shop
 ROOT = Path(__file__).resolve().parents[2]
 #: Seconds a worker may take for a restart that is asked for nicely.
 _PATIENCE = 20.0
-#: Celery's own line (5.7.0, ``worker/strategy.py``).
+#: Celery's own lines (5.7.0, ``worker/strategy.py`` and ``worker/request.py``).
 _RECEIVED = re.compile(r"Task \S+?\[(.+?)\] received")
+_TAKEN_FOR_DONE = re.compile(r"Task \S+?\[(.+?)\] succeeded before the worker was lost")
 
 
 class Stage:
@@ -187,6 +188,7 @@ class Stage:
             in_flight=len(self._logs_of_dead) if self.rabbitmq is None else 0,
             messages=self._messages() if self.rabbitmq is None else None,
             bodies=bodies,
+            taken_for_done=frozenset(_TAKEN_FOR_DONE.findall(self.log())),
         )
 
     @property
