@@ -180,7 +180,7 @@ def test_a_purge_takes_who_was_handed_the_lock_and_the_next_one_goes(
         for _ in range(3):
             project.while_executing.delay(key)
         line = project.wait_parked(key, 3)
-        worker.signal(signal.SIGKILL)
+        worker.signal(signal.SIGTERM)  # it acknowledges what it has parked, or that would be delivered again
         worker.process.wait(PATIENCE)
     wait_until(lambda: project.queued() == 1, PATIENCE, "the first one is in its queue")
     began = time.monotonic()
