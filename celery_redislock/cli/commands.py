@@ -144,6 +144,8 @@ def release(
         told = _summary(chosen) if dry_run and chosen else []
         told += [f"released {each.key}: taken from {output.in_brief(each)}" for each in released]
         told += [f"kept {each.key}: held by {output.in_brief(each)}" for each in kept]
+        if len(released) + len(kept) > NAMED:
+            told.append(f"released {len(released)}, kept {len(kept)}")
         if queued and any(holder.state == ACCEPTED for holder in kept):
             told.append("a period is no claim: to end it, release it without --queued")
         for line in [*told, *([] if seen else [nothing]), *([] if released else [NOTHING])]:

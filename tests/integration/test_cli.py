@@ -487,6 +487,17 @@ class TestRelease:
         assert "8 of shop.old, queued" in no.stdout
         assert (no.returncode, len(shell.store.names())) == (1, 12)
 
+    def test_of_many_it_tells_how_many_were_released(self, shell: Shell) -> None:
+        for number in range(12):
+            shell.hold(f"job:{number}", task="shop.old", state="running" if number < 4 else "queued")
+
+        done = shell.celery("release", "--task", "shop.old", "--queued", "--reason", "purged", "--yes")
+
+        *each, total = done.stdout.splitlines()
+        assert sum(line.startswith("released job:") for line in each) == 8
+        assert sum(line.startswith("kept job:") for line in each) == 4
+        assert (done.returncode, total) == (0, "released 8, kept 4")
+
     @pytest.mark.parametrize(
         ("words", "said"),
         [
