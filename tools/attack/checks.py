@@ -53,6 +53,7 @@ class Facts:
         in_flight: how many messages Redis may have sent to a worker that was killed before it read them.
         messages: by task id, what Redis was last told of its messages; ``None`` on RabbitMQ.
         bodies: of each body that began, by task id and retries: "killed" where it did not end.
+        killed: the number of a call and its retries, of each body that did not end.
         taken_for_done: task ids of runs whose child was killed and whose message Celery acknowledged, as it
             found a success stored under the id.
     """
@@ -67,6 +68,7 @@ class Facts:
     in_flight: int = 0
     messages: Mapping[str, frozenset[str]] | None = None
     bodies: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    killed: frozenset[tuple[int, int]] = frozenset()
     taken_for_done: frozenset[str] = frozenset()
 
 
@@ -100,11 +102,9 @@ def fate(call: Mapping[str, Any], facts: Facts) -> str:  # noqa: PLR0911  a tabl
         return "dropped as a duplicate"
     if error in OF_THE_DEAD and facts.begun.get(number, 0) >= facts.asked.get(number, 0):
         return "died with its child"
-    if (
-        task_id in facts.taken_for_done
-        and facts.bodies.get((task_id, facts.asked.get(number, 0))) == "killed"
-    ):
-        # The success is that of the body that asked for this retry, and went on (celery 5.7.0, on_failure).
+    if task_id in facts.taken_for_done and (number, facts.asked.get(number, 0)) in facts.killed:
+        # The success is another's (celery 5.7.0, on_failure): of the body that asked for this retry, and went
+        # on, or of an earlier call of this id.
         return "died with its child"
     if call["early"] and task_id in facts.received_by_dead:
         return _of_dead(call, facts)

@@ -171,10 +171,13 @@ class Stage:
         finished: Counter[int] = Counter()
         begun: Counter[int] = Counter()
         bodies: dict[tuple[str, int], str] = {}
+        killed: set[tuple[int, int]] = set()
         for name, body in self.journal.facts("starts").items():
             number, retries = body["number"], body["retries"]
             begun[number] = max(retries, begun[number])
             bodies[body["id"], retries] = "begun" if name in ends else "killed"
+            if name not in ends:
+                killed.add((number, retries))
             if name in ends and ends[name][1] in {"", "OnPurpose"}:
                 finished[number] = max(retries, finished.get(number, -1))
         return Facts(
@@ -188,6 +191,7 @@ class Stage:
             in_flight=len(self._logs_of_dead) if self.rabbitmq is None else 0,
             messages=self._messages() if self.rabbitmq is None else None,
             bodies=bodies,
+            killed=frozenset(killed),
             taken_for_done=frozenset(_TAKEN_FOR_DONE.findall(self.log())),
         )
 
