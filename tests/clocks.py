@@ -1,4 +1,6 @@
-"""A clock that only moves when a test says so."""
+"""Clocks that move when a test says so."""
+
+from celery_redislock.locks.clock import boottime
 
 
 class ManualClock:
@@ -13,3 +15,17 @@ class ManualClock:
     def advance(self, seconds: float) -> None:
         """Let time pass."""
         self.now += seconds
+
+
+class AheadClock:
+    """The machine's own clock, moved ahead when a test says so: for a store whose holds a ``Lock`` dates."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return boottime() + self.ahead
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self.ahead += seconds

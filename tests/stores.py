@@ -18,7 +18,7 @@ import redis
 
 from celery_redislock.locks import LockStore, MemoryStore, connect
 from celery_redislock.locks.store import Grant, Hold, Refusal
-from tests.clocks import ManualClock
+from tests.clocks import AheadClock
 from tests.cluster import Cluster
 from tests.facts import wait_until
 from tests.servers import EmbeddedServer
@@ -103,10 +103,10 @@ class StoreCase(ABC):
 
 
 class MemoryCase(StoreCase):
-    """The store in memory, on a clock of its own."""
+    """The store in memory, on a clock that a test moves ahead."""
 
     def __init__(self) -> None:
-        self.clock = ManualClock()
+        self.clock = AheadClock()
         self.memory = MemoryStore(clock=self.clock)
         self.store = _watched(self.memory, self)
 
