@@ -2,7 +2,8 @@
 
 The clock of leases counts from the boot of the machine (``celery_redislock/locks/clock.py``). Nothing may
 depend on how long ago that was. With ``-p`` pytest imports this module before that clock is bound, in each of
-its processes. ``unshare --time --boottime``, where it is allowed, reaches the programs that a test starts, too.
+its processes.
+``unshare --time --boottime``, where it is allowed, reaches the programs that a test starts as well.
 """
 
 import os

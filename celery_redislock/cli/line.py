@@ -156,7 +156,7 @@ def _drain(
         for start in range(0, len(ids), AT_ONCE):
             moved += store.drain(name, ids=ids[start : start + AT_ONCE])[0]
             while given:
-                moved += promote.publish(server.app, store, given.pop(0))
+                moved += promote.publish_promoted(server.app, store, given.pop(0))
     done = "drained %s by hand: %d waiting messages are back in their queues: %r"
     logger.warning(done, what, moved, reason)
     if moved < len(places) and server.app is None:

@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 from celery_redislock.declaring.options import LockOptions, disagreements, freeze, problems_of, read_value
-from celery_redislock.declaring.scopes import Asked, Scope
+from celery_redislock.declaring.scopes import OnConflict, Scope
 from celery_redislock.declaring.table import INHERIT, TASK_ROWS, is_given
 from celery_redislock.declaring.unknown import OF_ENTRIES, is_meant_for_us, unknown_options
 from celery_redislock.exceptions import LockOptionError
@@ -59,14 +59,14 @@ def override(
     if "lock_describe" in own:
         problems.append("lock_describe is the task's, whoever calls it; set it there")
     conflict = own.get("on_conflict")
-    if isinstance(conflict, Asked):
+    if isinstance(conflict, OnConflict):
         if callable(conflict.server):
             if conflict.by_side:
                 problems.append(
                     "on_conflict names a callable for the server side, which cannot travel with a message; "
                     "set it on the task"
                 )
-            conflict = Asked(conflict.client, None, by_side=True)
+            conflict = OnConflict(conflict.client, None, by_side=True)
             own["on_conflict"] = conflict
         values["on_conflict"] = conflict.over(base.on_conflict)
     options = freeze(values)
@@ -90,7 +90,7 @@ def to_header(call_options: Mapping[str, object]) -> dict[str, object]:
         read = row.kind.read(value)
         if isinstance(read, Scope):
             read = read.name
-        elif isinstance(read, Asked):
+        elif isinstance(read, OnConflict):
             sides = {"client": read.client, "server": read.server}
             read = {side: one for side, one in sides.items() if isinstance(one, str)}
         if read != {} and not callable(read):
@@ -113,7 +113,7 @@ def from_header(base: LockOptions, data: object) -> LockOptions:
             continue
         with suppress(ValueError, TypeError):
             read = row.kind.read(value)
-            values[name] = read.over(base.on_conflict) if isinstance(read, Asked) else read
+            values[name] = read.over(base.on_conflict) if isinstance(read, OnConflict) else read
     options = freeze(values)
     return base if disagreements(options) else options
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from celery_redislock.declaring.keys import Resources, parse_key, problems_of_text
-from celery_redislock.declaring.scopes import NO_TURN, SCOPES, Asked, Choice, Scope, resolve
+from celery_redislock.declaring.scopes import NO_TURN, SCOPES, Choice, OnConflict, Scope, resolve
 from celery_redislock.declaring.table import DEFAULTS, INHERIT, SETTING_ROWS, TASK_ROWS, Row, is_given
 from celery_redislock.exceptions import LockOptionError
 
@@ -39,7 +39,7 @@ class LockOptions(NamedTuple):
     scope: Scope | None = DEFAULTS["lock"]
     lock_key: object = None
     lock_describe: str | None = None
-    on_conflict: Asked = DEFAULTS["on_conflict"]
+    on_conflict: OnConflict = DEFAULTS["on_conflict"]
     client: Choice | None = "skip"
     server: Choice | None = "skip"
     lock_skip_result: object = None
@@ -166,14 +166,15 @@ def problems_of(
     """
     problems: list[str] = []
     scope = options.scope
-    conflict = own.get("on_conflict", Asked())
-    names_client = isinstance(conflict, Asked) and conflict.by_side and conflict.client is not None
+    conflict = own.get("on_conflict", OnConflict())
+    names_client = isinstance(conflict, OnConflict) and conflict.by_side and conflict.client is not None
     if scope is not None and scope.claim is None and names_client:
         problems.append(
             f"on_conflict names the client side, which lock={scope.name!r} does not have: it takes no lock "
             "at publish, and a call that waited there would overtake those that are queued; leave it out"
         )
-    if scope is not None and not scope.may_wait and isinstance(conflict, Asked) and conflict.client == "wait":
+    is_to_wait = isinstance(conflict, OnConflict) and conflict.client == "wait"
+    if is_to_wait and scope is not None and not scope.may_wait:
         problems.append(f"on_conflict is 'wait' at publish, {NO_TURN.format(scope.name)}")
     if scope is not None and not scope.lease:
         others = " or ".join(repr(one.name) for one in SCOPES.values() if one.lease)

@@ -87,7 +87,7 @@ NO_TURN = (
 ALIASES: Mapping[str, Strategy] = {"retry": "wait"}
 
 
-class Asked(NamedTuple):
+class OnConflict(NamedTuple):
     """``on_conflict`` as it was asked for, side by side; ``None`` leaves a side its default.
 
     Attributes:
@@ -99,9 +99,9 @@ class Asked(NamedTuple):
     server: Choice | None = None
     by_side: bool = False
 
-    def over(self, other: "Asked") -> "Asked":
+    def over(self, other: "OnConflict") -> "OnConflict":
         """Return what is asked here, and *other* where nothing is."""
-        return Asked(self.client or other.client, self.server or other.server, by_side=True)
+        return OnConflict(self.client or other.client, self.server or other.server, by_side=True)
 
 
 class Skip(NamedTuple):
@@ -155,19 +155,19 @@ class _ScopeKind(Kind):
 class _ConflictKind(Kind):
     """``on_conflict``: one strategy for all sides, or one for each."""
 
-    def read(self, value: object) -> Asked:
+    def read(self, value: object) -> OnConflict:
         """Return what is asked of each side."""
-        if isinstance(value, Asked):
+        if isinstance(value, OnConflict):
             return value
         if not isinstance(value, Mapping):
             choice = self._choice(value)
-            return Asked(choice, choice)
+            return OnConflict(choice, choice)
         if not value or not value.keys() <= {"client", "server"}:
             raise ValueError(
                 f"is {dict(value)!r}; its keys are 'client' (at publish) and 'server' (on the worker)"
             )
         sides = {side: None if one is None else self._choice(one) for side, one in value.items()}
-        return Asked(sides.get("client"), sides.get("server"), by_side=True)
+        return OnConflict(sides.get("client"), sides.get("server"), by_side=True)
 
     def _choice(self, value: object) -> Choice:
         if isinstance(value, str):
@@ -181,7 +181,7 @@ SCOPE = _ScopeKind(", ".join(map(repr, SCOPES)) + ", or None or False for no loc
 CONFLICT = _ConflictKind(", ".join(map(repr, STRATEGIES)) + ", a callable, or {'client': …, 'server': …}")
 
 
-def resolve(scope: Scope | None, asked: Asked) -> tuple[Choice | None, Choice | None]:
+def resolve(scope: Scope | None, asked: OnConflict) -> tuple[Choice | None, Choice | None]:
     """Return the strategies at publish and on the worker; ``None`` where *scope* takes no lock there.
 
     Who waits at publish waits on the worker, too, unless something else is asked for there: its message may

@@ -21,7 +21,7 @@ from celery_redislock.declaring.kinds import (
     Seconds,
     one_of,
 )  # fmt: skip
-from celery_redislock.declaring.scopes import CONFLICT, SCOPE, SCOPES, Asked
+from celery_redislock.declaring.scopes import CONFLICT, SCOPE, SCOPES, OnConflict
 
 
 class Inherit(Enum):
@@ -70,7 +70,7 @@ ROWS: tuple[Row, ...] = (
         meaning="a text about a call, for operators, with fields like those of `lock_key`: "
         "`'order {order_id}'`. It is stored in clear text on the lock server, and commands print it; cannot "
         "be given for one call"),
-    Row(attribute="on_conflict", setting="redislock_on_conflict", default=Asked(), kind=CONFLICT,
+    Row(attribute="on_conflict", setting="redislock_on_conflict", default=OnConflict(), kind=CONFLICT,
         default_note="by scope", meaning="what happens to a duplicate"),
     Row(attribute="lock_skip_result", default=None, kind=ANYTHING,
         default_note="none: state `REVOKED`",

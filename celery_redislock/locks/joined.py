@@ -29,7 +29,7 @@ __all__ = ["JoinedStore", "joined", "joined_on_server"]
 T = TypeVar("T")
 
 #: The keys and arguments of a script, for one lock.
-_Asked: TypeAlias = tuple[list[str], list[str]]
+_KeysAndArgs: TypeAlias = tuple[list[str], list[str]]
 
 
 def joined(store: LockStore) -> LockStore:
@@ -83,7 +83,7 @@ class JoinedStore(RedisStore):
         """As :meth:`LockStore.acquire`, of all these locks or of none. The fence is the largest."""
         value = f"{token}\0{with_names(facts, name)}"
 
-        def ask(each: str) -> _Asked:
+        def ask(each: str) -> _KeysAndArgs:
             keys = [f"{self._base(each)}lock", self._index]
             args = [value, in_ms(ttl), each]
             self._add(keys, args, each, **terms)
@@ -115,7 +115,7 @@ class JoinedStore(RedisStore):
     ) -> Release:
         """As :meth:`LockStore.release`, of all; ``released`` where all of them were held."""
 
-        def ask(each: str) -> _Asked:
+        def ask(each: str) -> _KeysAndArgs:
             keys = [f"{self._base(each)}lock", self._index]
             args = [token + "\0", each, self.home]
             self._leave(mark, each, keys, args, opened_by)
@@ -131,7 +131,7 @@ class JoinedStore(RedisStore):
         """As :meth:`LockStore.hand_on`, of all; ``released`` where all of them were held."""
         facts = with_names(facts, name)
 
-        def ask(each: str) -> _Asked:
+        def ask(each: str) -> _KeysAndArgs:
             keys = [f"{self._base(each)}lock", self._index, f"{self._base(each)}mark:{new}"]
             args = [old, new, in_ms(ttl), facts, each, self.home]
             self._leave(mark, each, keys, args)
@@ -150,7 +150,7 @@ class JoinedStore(RedisStore):
         # A claim for the one before it, on those of its locks that are free, would be held while that waits.
         how.pop("ahead", None)
 
-        def ask(each: str) -> _Asked:
+        def ask(each: str) -> _KeysAndArgs:
             # A message goes without its locks once, by the first line.
             until = within if each == first or entry.kind == "ring" else None
             keys, args = self._to_park(each, id, entry, self.home, within=until, **how)
@@ -164,7 +164,7 @@ class JoinedStore(RedisStore):
     def leave(self, name: str, id: str, *, unless_held: bool = False) -> tuple[str, bytes, Release]:  # noqa: A002
         """As :meth:`LockStore.leave`, of all lines; the word is about the first."""
 
-        def ask(each: str) -> _Asked:
+        def ask(each: str) -> _KeysAndArgs:
             return self._to_leave(each, id, self.home, unless_held)
 
         answers = self._ask("leave", name, ask, left)
@@ -186,7 +186,7 @@ class JoinedStore(RedisStore):
             super().mark_done(each, message, ttl)
 
     def _ask(
-        self, verb: str, name: str, ask: Callable[[str], _Asked], understand: Callable[..., T]
+        self, verb: str, name: str, ask: Callable[[str], _KeysAndArgs], understand: Callable[..., T]
     ) -> list[T]:
         """Do with each of the locks, in one step, what a verb does with one; return the answers in order."""
         names = name.split()

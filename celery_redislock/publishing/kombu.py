@@ -30,7 +30,7 @@ from celery_redislock.log import logger
 from celery_redislock.publishing.claim import Claim
 from celery_redislock.publishing.message import HEADER
 
-__all__ = ["leads_to", "publish"]
+__all__ = ["leads_to", "publish_with_claim"]
 
 #: The class whose ``_put`` is known.
 _CHANNEL = ("kombu.transport.redis", "Channel")
@@ -45,7 +45,7 @@ class _Stopped(Exception):  # noqa: N818  no error
     """The message must not leave. Kombu does not try again for it on another channel."""
 
 
-def publish(claim: Claim) -> Any:
+def publish_with_claim(claim: Claim) -> Any:
     """Publish a call with its claim; return Celery's result, or ``None`` where the claim is refused.
 
     Raises as :meth:`Claim.ask` and Celery do. A claim whose message has not left is released by its block.
@@ -112,7 +112,7 @@ def _publish_through(producer: Any, route: "_Route", claim: Claim) -> Any:
     )
     if is_new and not claim.was_free:
         _know_first(claim, route)
-    stand_in = _Publish(claim, route, producer, producer._publish).publish
+    stand_in = _Publish(claim, route, producer, producer._publish).send
     if not claim.is_decided and (
         not _is_kombus(producer.__class__)
         # Another publish is on its way through it.
@@ -148,7 +148,7 @@ class _Publish(NamedTuple):
     producer: Any
     kombus: Callable[..., Any]
 
-    def publish(self, *args: Any) -> Any:
+    def send(self, *args: Any) -> Any:
         """Publish as kombu does, which calls this again where the broker was away."""
         claim = self.claim
         if args[_HEADERS].get(HEADER) != claim.call.header:

@@ -25,7 +25,7 @@ from celery_redislock.publishing.kombu import leads_to
 #: Properties that a worker writes into a message it has in hand (``receiving/in_hand.py``).
 OF_A_WORKER = ("redislock_in_hand_of", "redislock_in_hand_since")
 
-__all__ = ["HAND_OFF", "PUBLISHING", "install", "message_of", "publish", "text_of"]
+__all__ = ["HAND_OFF", "PUBLISHING", "install", "message_of", "publish_promoted", "text_of"]
 
 #: Seconds a message that was promoted may take until a worker has received it, and renews its claim.
 HAND_OFF = 60.0
@@ -87,10 +87,10 @@ def message_of(app: Any, text: bytes) -> Message:
 
 def _publish_all(app: Any, store: LockStore, promoted: Sequence[Promotion]) -> None:
     for each in promoted:
-        tell(publish, app, store, each)
+        tell(publish_promoted, app, store, each)
 
 
-def publish(app: Any, store: LockStore, promotion: Promotion) -> bool:
+def publish_promoted(app: Any, store: LockStore, promotion: Promotion) -> bool:
     """Publish and settle; return whether it was published. Never raises an ``Exception``."""
     try:
         _publish(app, promotion.text)

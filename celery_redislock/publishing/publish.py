@@ -60,7 +60,7 @@ def publish(  # noqa: PLR0911  one for each kind of publish
     if call.scope.claim is None:
         return call.send(claimed=False)
     with Claim(call, call.claim_ttl()) as claim:
-        result = kombu.publish(claim)
+        result = kombu.publish_with_claim(claim)
     if claim.refused_by is not None:
         if result is None:
             return duplicate.at_publish(call, claim.refused_by)
@@ -102,7 +102,7 @@ def _publish_what_follows(call: Call, run: PublishingRun) -> Any:
         # The run was accepted: no period refuses its message, or begins with it.
         call.claim_lock = call.lock = lock._replace(period=None).that_waits()
         with Claim(call, call.claim_ttl()) as claim:
-            result = kombu.publish(claim)
+            result = kombu.publish_with_claim(claim)
         if claim.refused_by is not None:
             result = call.send(claimed=False)
     # After the publish, never before: a claim without a message would stay for an hour.

@@ -54,7 +54,7 @@ _RUNS = "runs"
 _UNKNOWN = "unknown"
 
 
-class Entry(NamedTuple):
+class Unacked(NamedTuple):
     """A message in ``unacked``.
 
     Attributes:
@@ -95,15 +95,15 @@ class Restorer:
         Between the steps the caller renews its own name. Raises what broker and lock server raise: then the
         name is given to the next worker that asks.
         """
-        found: dict[str, Entry] = {}
+        found: dict[str, Unacked] = {}
         for entries in self._search(channel, name):
             found.update(entries)
             yield
         for queue in self._app.amqp.queues.values():
             if queue.exchange.name:  # a fresh connection knows no types of exchanges; this sends nothing
                 queue.exchange(channel).declare()
-        waiting: list[Entry] = []
-        begun: list[Entry] = []
+        waiting: list[Unacked] = []
+        begun: list[Unacked] = []
         is_done = True
         # Each goes to the front of its queue, so the one received last goes first.
         for entry in sorted(found.values(), key=lambda entry: -entry.received):
@@ -134,12 +134,12 @@ class Restorer:
             names = f"{channel.global_keyprefix}{self._settings.prefix}:workers"
             run_script(channel, "forget", (f"{names}:taken", f"{names}:bearers"), name)
 
-    def _search(self, channel: Any, name: str) -> Iterator[dict[str, Entry]]:
+    def _search(self, channel: Any, name: str) -> Iterator[dict[str, Unacked]]:
         for found in search(channel, name):
             entries = [_read(name, *each) for each in found]
             yield {entry.tag: entry for entry in entries if entry is not None}
 
-    def _state_of(self, entry: Entry) -> str:
+    def _state_of(self, entry: Unacked) -> str:
         """Ask the lock server what has become of a message."""
         message = entry.message
         lock = lock_by_name(self._app, self._settings, str(message.key))
@@ -166,7 +166,7 @@ class Restorer:
         was_due = entry.due <= time.time() - ttl + ttl / 15  # its worker lived one pause longer at most
         return _HAS_BEGUN if was_due else _WAITS
 
-    def _restore_begun(self, channel: Any, entry: Entry) -> int:
+    def _restore_begun(self, channel: Any, entry: Unacked) -> int:
         """Restore a message whose run has died, unless too many have; return how many were restored."""
         key = f"{channel.global_keyprefix}{self._settings.prefix}:deaths:{entry.message.token}"
         deaths = run_script(channel, "count_death", (key,))
@@ -180,7 +180,7 @@ class Restorer:
         # From the second death on at the end of its queue, where it keeps no others from running.
         return self._count(_push(channel, [entry], at_end=deaths > 1))
 
-    def _count(self, moved: Sequence[Entry]) -> int:
+    def _count(self, moved: Sequence[Unacked]) -> int:
         """Count messages that were restored, for operators; return how many."""
         for entry in moved:
             with suppress(RedisLockError):
@@ -189,7 +189,7 @@ class Restorer:
         return len(moved)
 
 
-def _read(name: str, tag: bytes, text: bytes, received: bytes) -> Entry | None:
+def _read(name: str, tag: bytes, text: bytes, received: bytes) -> Unacked | None:
     """Read an entry of ``unacked`` in which the name stands; ``None`` where it is not for us."""
     try:
         payload, exchange, routing_key = loads(bytes_to_str(text))
@@ -207,7 +207,7 @@ def _read(name: str, tag: bytes, text: bytes, received: bytes) -> Entry | None:
         return None
     is_late = in_hand_of.endswith(LATE)
     at = float(received)
-    return Entry(bytes_to_str(tag), text, at, payload, exchange, routing_key, is_late, due, message)
+    return Unacked(bytes_to_str(tag), text, at, payload, exchange, routing_key, is_late, due, message)
 
 
 def search(channel: Any, text: str) -> Iterator[list[tuple[bytes, bytes, bytes]]]:
@@ -230,7 +230,7 @@ def worker_of(bearer: str) -> str:
         return "a worker"
 
 
-def _has_queue(channel: Any, entry: Entry) -> bool:
+def _has_queue(channel: Any, entry: Unacked) -> bool:
     """Whether any queue would get the message; if not, kombu would delete it (5.7.0, transport/redis.py)."""
     try:
         queues = channel._lookup(entry.exchange, entry.routing_key)
@@ -254,7 +254,7 @@ class _Pushes(list[tuple[str, str]]):
     rpush = lpush = push
 
 
-def _push(channel: Any, entries: Sequence[Entry], *, at_end: bool = False) -> list[Entry]:
+def _push(channel: Any, entries: Sequence[Unacked], *, at_end: bool = False) -> list[Unacked]:
     """Move entries from ``unacked`` to their queues, as kombu's ``restore_by_tag`` does; return those moved.
 
     To the front, unless ``at_end``. Atomic; each only if it is still there as it was found.

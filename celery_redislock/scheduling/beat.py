@@ -42,7 +42,7 @@ from celery_redislock.log import logger
 from celery_redislock.publishing.message import TICK, tick_id
 from celery_redislock.publishing.signals import lock_conflict
 from celery_redislock.scheduling.entries import is_shared
-from celery_redislock.scheduling.state import NOTHING, Answer, Skipped, State, States, finished, prolonged
+from celery_redislock.scheduling.state import NOTHING, Answer, SkippedTick, State, States, finished, prolonged
 
 __all__ = ["WRAPPED", "Beat"]
 
@@ -109,7 +109,7 @@ class _Tick:
     identity: str = ""
     asked_at: float = 0.0
     outcome: Literal["unsent", "sending", "sent", "spent"] = "unsent"
-    skipped: Skipped | None = None
+    skipped: SkippedTick | None = None
 
     @property
     def bound(self) -> float:
@@ -135,7 +135,7 @@ class _Basis(NamedTuple):
     since: datetime
     before: datetime
     at: datetime | None = None
-    skip: Skipped | None = None
+    skip: SkippedTick | None = None
 
 
 class Beat:
@@ -441,7 +441,7 @@ class Beat:
             return
         now = time.time()
         held_for = None if holder.since is None else max(0.0, now - holder.since)
-        tick.skipped = Skipped(now, holder.owner[:LONGEST_NAME], holder.state, held_for)
+        tick.skipped = SkippedTick(now, holder.owner[:LONGEST_NAME], holder.state, held_for)
 
     def _apply(self, entry: Any, producer: Any, tick: str | None = None) -> None:
         """Let the scheduler send an entry, as this tick if one is given."""

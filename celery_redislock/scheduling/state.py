@@ -27,7 +27,7 @@ from celery_redislock.locks.naming import lock_name
 from celery_redislock.locks.store import YEAR_10000, Hold, LockStore
 from celery_redislock.log import logger
 
-__all__ = ["NOTHING", "Answer", "Pause", "Skipped", "State", "States"]
+__all__ = ["NOTHING", "Answer", "Pause", "SkippedTick", "State", "States"]
 
 _VERSION = 1
 
@@ -57,7 +57,7 @@ APART = 0.05
 _SHAPE = re.compile(r"(\d{1,15}) (\d{1,15}) (.*)", re.DOTALL)
 
 
-class Skipped(NamedTuple):
+class SkippedTick(NamedTuple):
     """A tick of an entry that was not sent: somebody held the key of its task.
 
     Attributes:
@@ -75,7 +75,7 @@ class Skipped(NamedTuple):
     in_a_row: int = 1
 
     @classmethod
-    def read(cls, fields: Any) -> "Skipped | None":
+    def read(cls, fields: Any) -> "SkippedTick | None":
         """Read the object of the JSON; ``None`` for none, and for nonsense."""
         try:
             skip = cls(*(fields[name] for name in cls._fields))
@@ -124,7 +124,7 @@ class State(NamedTuple):
     due: float | None
     taken_at: float
     sending_until: float
-    skip: Skipped | None = None
+    skip: SkippedTick | None = None
 
     @classmethod
     def read(cls, text: str, name: str = "?") -> "State | None":
@@ -148,7 +148,7 @@ class State(NamedTuple):
                 None if due is None else float(due),
                 int(taken_at) / 1000,
                 int(until) / 1000,
-                Skipped.read(fields.get("skip")),
+                SkippedTick.read(fields.get("skip")),
             )
         except (AttributeError, LookupError, TypeError, ValueError, OverflowError, RecursionError):
             form = "the shared state of the entry %r is treated as absent, and will be replaced: %.300r"
@@ -270,7 +270,7 @@ class States:
         return f"{self._prefix}:{{{self._name(entry)}}}:{what}"
 
 
-def finished(text: str, *, is_sent: bool, skipped: Skipped | None = None) -> str:
+def finished(text: str, *, is_sent: bool, skipped: SkippedTick | None = None) -> str:
     """Return the text of a state by which a tick is being sent, when it has been, or was spent unsent.
 
     ``skipped``: it was not sent, as somebody held its key.
@@ -278,7 +278,7 @@ def finished(text: str, *, is_sent: bool, skipped: Skipped | None = None) -> str
     _, taken_at, rest = text.split(" ", 2)
     fields = json.loads(rest)
     if skipped is not None:
-        before = Skipped.read(fields.get("skip"))
+        before = SkippedTick.read(fields.get("skip"))
         count = skipped.in_a_row + (before.in_a_row if before else 0)
         rest = _json({**fields, "skip": skipped._replace(in_a_row=count)._asdict()})
     elif is_sent:

@@ -529,7 +529,7 @@ def test_a_publish_that_is_interrupted_at_once_costs_the_next_nothing(shop: Publ
         interrupted = Claim(Call(shop.pay, None, (0,), {}, None, {}), 30.0)  # type: ignore[arg-type]
         route = kombu._Route(shop.store, is_one_step=True)
         left = kombu._Publish(interrupted, route, producer, producer._publish)
-        producer._publish = left.publish
+        producer._publish = left.send
 
         shop.app.send_task("another", producer=producer)
         assert not shop.pay.apply_async((1,), producer=producer).is_duplicate

@@ -7,7 +7,7 @@ import pytest
 
 from celery_redislock.declaring.call_options import from_header, split_call_options, to_header
 from celery_redislock.declaring.options import LockOptions
-from celery_redislock.declaring.scopes import Asked
+from celery_redislock.declaring.scopes import OnConflict
 from celery_redislock.declaring.table import INHERIT
 from tests.unit.declaring.asking import called, decide, problems, read
 
@@ -116,7 +116,7 @@ def test_what_a_call_asks_for_arrives_at_the_worker(asked, task):
 
 def resolved(options):
     """What decides: how the strategies were asked for is history."""
-    return options._replace(on_conflict=Asked())
+    return options._replace(on_conflict=OnConflict())
 
 
 def test_callables_and_the_key_stay_with_the_publisher():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from celery_redislock.declaring.options import LockOptions, LockSettings, risks
-from celery_redislock.declaring.scopes import SCOPES, Asked
+from celery_redislock.declaring.scopes import SCOPES, OnConflict
 from celery_redislock.declaring.table import INHERIT, ROWS, TASK_ROWS
 from tests.unit.declaring.asking import called, decide, problems, read, settings_of
 from tools.options_page import options_page
@@ -61,7 +61,7 @@ def test_an_unadorned_task_gets_the_defaults_of_the_table():
     ("name", "given", "expected"),
     [
         ("lock", "while_executing", SCOPES["while_executing"]),
-        ("on_conflict", "raise", Asked("raise", "raise")),
+        ("on_conflict", "raise", OnConflict("raise", "raise")),
         ("lock_ttl", 60, 60.0),
         ("lock_queue_ttl", timedelta(minutes=5), 300.0),
         ("lock_max_hold", 600, 600.0),

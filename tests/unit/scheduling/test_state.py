@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_redislock.scheduling.state import AHEAD, Skipped, State, finished, prolonged
+from celery_redislock.scheduling.state import AHEAD, SkippedTick, State, finished, prolonged
 from tests.states import state_of
 
 AT = datetime(2026, 6, 1, 12, 0, 5, 250_000, tzinfo=timezone.utc)
@@ -101,7 +101,7 @@ def test_a_state_that_is_finished_or_prolonged_keeps_when_it_was_taken() -> None
     assert longer._replace(text="") == state_of(text(1780315222750))._replace(text="")
 
 
-SKIPPED = Skipped(1780315205.5, "t1", "queued", 720.0)
+SKIPPED = SkippedTick(1780315205.5, "t1", "queued", 720.0)
 
 
 def test_a_skipped_tick_moves_no_moment_and_is_counted_until_one_is_sent() -> None:
