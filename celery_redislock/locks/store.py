@@ -608,7 +608,8 @@ class LockStore(ABC):
             where ``new`` holds already, because this request was repeated.
         """
 
-    def downgrade(self, name: str, token: str, ttl: float, *, facts: str) -> Release:  # noqa: ARG002
+    @abstractmethod
+    def downgrade(self, name: str, token: str, ttl: float, *, facts: str) -> Release:
         """Turn an exclusive hold into one of several, for ``ttl`` seconds from now; one round trip.
 
         It keeps its token. ``facts`` have the ``limit``: so many may hold the lock from now on; those start
@@ -620,12 +621,12 @@ class LockStore(ABC):
         Raises:
             LockUnavailable: besides, in a store in which nothing is held by several.
         """
-        raise LockUnavailable(self.server, "downgrade", "in this store one holds a lock alone")
 
+    @abstractmethod
     def park(
-        self, name: str, id: str, entry: Entry, *, nonce: str, how: str = "refused", band: int = 0,  # noqa: A002, ARG002  no line
-        place: str = "last", most: int = 10_000, ahead: str = "",  # noqa: ARG002
-        acknowledge: tuple[str, str, str] | None = None, within: float | None = None,  # noqa: ARG002
+        self, name: str, id: str, entry: Entry, *, nonce: str, how: str = "refused", band: int = 0,  # noqa: A002
+        place: str = "last", most: int = 10_000, ahead: str = "",
+        acknowledge: tuple[str, str, str] | None = None, within: float | None = None,
     ) -> Parked:  # fmt: skip
         """Put an entry into the line of a lock, unless it may have the lock; one round trip.
 
@@ -651,9 +652,9 @@ class LockStore(ABC):
         Raises:
             LockUnavailable: besides, in a store that keeps no lines; and where the server is out of memory.
         """
-        raise LockUnavailable(self.server, "park", "this store keeps no lines")
 
-    def leave(self, name: str, id: str, *, unless_held: bool = False) -> tuple[str, bytes, Release]:  # noqa: A002, ARG002  no line
+    @abstractmethod
+    def leave(self, name: str, id: str, *, unless_held: bool = False) -> tuple[str, bytes, Release]:  # noqa: A002
         """Take an entry out of a line, and release the lock if it was handed to it; one round trip.
 
         ``unless_held``: not one that holds the lock, because its message is on its way.
@@ -662,20 +663,20 @@ class LockStore(ABC):
             ``left``, ``released`` (it held the lock), ``kept`` (it holds it) or ``missing``; the entry as it
             was parked, empty where it is not there or kept; and what the release has promoted.
         """
-        return "missing", b"", Release(released=False)
 
-    def move(self, name: str, id: str, place: str) -> bool:  # noqa: A002, ARG002  no line
+    @abstractmethod
+    def move(self, name: str, id: str, place: str) -> bool:  # noqa: A002
         """Move an entry to the ``first`` or ``last`` place of a line, whatever its priority; one round trip.
 
         It has the priority of its new neighbour from then on. Returns whether it is in that line.
         """
-        return False
 
     def bell(self, name: str, nonce: str) -> str:
         """Return a new bell for a waiting process, ``to`` of its ``ring`` entry in the line of that lock."""
         return f"{self.prefix}:{{{name}}}:bell:{nonce}"
 
-    def await_bell(self, bell: str, seconds: float) -> bool:  # noqa: ARG002  no line
+    @abstractmethod
+    def await_bell(self, bell: str, seconds: float) -> bool:
         """Wait for a bell, and take its ring; one request, which the server answers when it rings.
 
         It is bounded by twice the seconds and a socket timeout, so a wait is best made of pieces of a second:
@@ -685,26 +686,26 @@ class LockStore(ABC):
         Returns:
             Whether it rang.
         """
-        raise LockUnavailable(self.server, "await_bell", "this store keeps no lines")
 
-    def settle(self, name: str, id: str, ttl: float) -> bool:  # noqa: A002, ARG002  no line
+    @abstractmethod
+    def settle(self, name: str, id: str, ttl: float) -> bool:  # noqa: A002
         """Let a message leave the line that was promoted and has been published; one round trip.
 
         Its claim lives for ``ttl`` seconds from now on. Returns whether it was still in line.
         """
-        return False
 
-    def sweep(self, *, most: int = 100) -> Sweep:  # noqa: ARG002  no line
+    @abstractmethod
+    def sweep(self, *, most: int = 100) -> Sweep:
         """Look at lines whose time has come, and hand free locks to the first in line; one round trip.
 
         A line is due when its lock's hold expires, and every two seconds at least. Each due line is looked
         at once, by one of all processes that sweep. While its lock is held, those go without it that have
         waited for as long as they may.
         """
-        return Sweep(float("inf"))
 
+    @abstractmethod
     def drain(
-        self, name: str = "", *, most: int = 100, ids: Sequence[str] = ()  # noqa: ARG002  no line
+        self, name: str = "", *, most: int = 100, ids: Sequence[str] = ()
     ) -> tuple[int, tuple[Promotion, ...]]:  # fmt: skip
         """Send what waits to its queues without the lock, in order: of one lock, or of all; one round trip.
 
@@ -713,15 +714,14 @@ class LockStore(ABC):
         Returns:
             How many left, ``most`` of them at most, and those that the caller has to publish.
         """
-        return 0, ()
 
-    def lines(self, *, limit: int = 1000) -> list[str]:  # noqa: ARG002  no line
+    @abstractmethod
+    def lines(self, *, limit: int = 1000) -> list[str]:
         """Return the names of the locks that somebody waits for, those that are looked at next first."""
-        return []
 
-    def waiting(self, name: str, *, first: int = 0, last: int = -1) -> tuple[int, list[Waiter]]:  # noqa: ARG002
+    @abstractmethod
+    def waiting(self, name: str, *, first: int = 0, last: int = -1) -> tuple[int, list[Waiter]]:
         """Return how many wait for a lock, and these of them, in order; ranks as Redis counts them."""
-        return 0, []
 
     @abstractmethod
     def mark_done(self, name: str, message: str, ttl: float) -> None:
@@ -749,8 +749,9 @@ class LockStore(ABC):
         """Yield the :meth:`holders` of each of these locks; as few requests as the store can make of it."""
         return map(self.holders, names)
 
+    @abstractmethod
     def limit(
-        self, name: str, value: int | None = None, *, ttl: float | None = None, facts: str = ""  # noqa: ARG002
+        self, name: str, value: int | None = None, *, ttl: float | None = None, facts: str = ""
     ) -> "Limit | None":  # fmt: skip
         """Replace the limit that processes give for a lock, for ``ttl`` seconds; return what is set now.
 
@@ -761,7 +762,6 @@ class LockStore(ABC):
         Raises:
             LockUnavailable: besides, in a store that keeps no limits.
         """
-        raise LockUnavailable(self.server, "limit", "this store keeps no limits")
 
     @abstractmethod
     def force_release(self, name: str, *, expected: str | None = None, by: str = "") -> Release:
