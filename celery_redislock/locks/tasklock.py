@@ -19,10 +19,11 @@ from functools import lru_cache, partial
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, NamedTuple, TypeVar
 
-from celery_redislock.exceptions import LockUnavailable, RedisLockError
+from celery_redislock.exceptions import RedisLockError
 from celery_redislock.locks.force import told_of_force
+from celery_redislock.locks.keylock import KeyLock
 from celery_redislock.locks.lease import Lease
-from celery_redislock.locks.process import hostname, is_dead, whereabouts_of
+from celery_redislock.locks.process import hostname, whereabouts_of
 from celery_redislock.locks.store import (
     ACCEPTED,
     QUEUED,
@@ -37,9 +38,7 @@ from celery_redislock.locks.store import (
     Release,
     Term,
 )
-from celery_redislock.locks.thread import tell
 from celery_redislock.locks.watchdog import watchdog_of
-from celery_redislock.log import logger
 
 T = TypeVar("T")
 
@@ -61,11 +60,8 @@ class Says(NamedTuple):
     is_confirmed: bool = False
 
 
-class TaskLock(NamedTuple):
-    """The lock of one call: its name, its owner, how long it lives, and where it is kept.
-
-    Every method takes one round trip, and may be repeated with the same token; :meth:`accept` and
-    :meth:`start` take two more where a dead run holds the lock. Used by one thread at a time.
+class _Terms(NamedTuple):
+    """The fields of a :class:`TaskLock`.
 
     Attributes:
         store: where the lock is kept.
@@ -93,17 +89,28 @@ class TaskLock(NamedTuple):
     main_process: str | None = None
     told: str = ""
 
+
+class TaskLock(_Terms, KeyLock):
+    """The terms of one call of a task on a key: whose, for how long, beside how many, and what is said of it.
+
+    :meth:`accept` and :meth:`start` take two more round trips where a dead run holds the lock. Used by one
+    thread at a time.
+    """
+
+    __slots__ = ()
+
+    @property
+    def longest(self) -> float:
+        """Seconds after which a hold of it has expired that nobody renews."""
+        return max(self.ttl, self.queue_ttl)
+
+    def of_message(self, message: str) -> "TaskLock":
+        """As of any lock; a message has no period, and is alone."""
+        return super().of_message(message)._replace(period=None, limit=None)
+
     def __str__(self) -> str:
         """As Celery's own log lines name a task."""
         return f"{self.task}[{self.owner}]"
-
-    def of_message(self, message: str) -> "TaskLock":
-        """Return the lock of one message: it keeps a second copy of that message from running beside it."""
-        return self._replace(key=f"message:{message}", period=None, limit=None)
-
-    def of_queue(self) -> "TaskLock":
-        """Return the lock under which the claim of a queued call is kept, beside that of a run."""
-        return self._replace(key=f"queued:{self.key}")
 
     def that_waits(self) -> "TaskLock":
         """Return it for a call that waits where it is refused, whatever its task asks for."""
@@ -128,13 +135,6 @@ class TaskLock(NamedTuple):
         terms: Any = {"facts": facts, "period": period, "starts_run": True, "limit": self.limit}
         acquire = partial(self.store.acquire, self.key, token, ttl, instead_of=claim, **terms)
         return self.past_the_dead(acquire)
-
-    def past_the_dead(self, acquire: Callable[[], T]) -> T:
-        """Send a request for a hold, and once more where a dead run's hold refuses it."""
-        answer = acquire()
-        if isinstance(answer, Refusal) and any(map(self.release_if_dead, answer.holds)):
-            return acquire()
-        return answer
 
     def start(
         self,
@@ -231,36 +231,6 @@ class TaskLock(NamedTuple):
         request = partial(self.store.hand_on, self.key, token, to, ttl, facts=facts, mark=mark)
         return self._now_or_later(request, ttl)
 
-    def release(
-        self, token: str, *, opened_by: str | None = None, mark: Mark | None = None
-    ) -> Release | None:
-        """Release the hold of a token; never raises. The answer is ``None`` where there is none: it is owed.
-
-        ``opened_by``: the period that began under this token ends as well. ``mark`` is left for the copies of
-        its message.
-        """
-        request = partial(self.store.release, self.key, token, opened_by=opened_by, mark=mark)
-        return self._now_or_later(request, mark.ttl if mark is not None else 0.0)
-
-    def release_if_dead(self, hold: Hold) -> bool:
-        """Release a dead run's lease, never a claim, whose message lives on; whether asking again pays."""
-        if b'"at":' not in hold.text or hold.state != RUNNING or not is_dead(hold.facts.get("at")):
-            return False
-        answer = self.release(hold.token)
-        if answer is not None and answer.released:
-            line = "%r was held by %r, but its worker was killed (pid %r): released"
-            tell(logger.warning, line, hold.name, hold.owner, hold.facts.get("pid"))
-        return True
-
-    def release_later(self, token: str, *, opened_by: str | None = None) -> None:
-        """Owe the release of a token that an unanswered request may have left held; it is renewed no more."""
-        watchdog_of(self.store).forget(token)
-        self._later(partial(self.store.release, self.key, token, opened_by=opened_by))
-
-    def mark_done(self, message: str, ttl: float) -> None:
-        """Note for ``ttl`` seconds that a message is done; not awaited, and nothing is raised."""
-        self._now_or_later(partial(self.store.mark_done, self.key, message, ttl), ttl)
-
     def count_loss(self) -> str:
         """Count that a run has lost this lock; tell whether somebody released it by force."""
         if watchdog_of(self.store).is_server_away:
@@ -273,27 +243,6 @@ class TaskLock(NamedTuple):
                     return told_of_force(forced)
                 task = ""  # counted
         return ""
-
-    def _now_or_later(
-        self, request: Callable[[], T], ttl: float = 0.0, owed: Callable[[], object] | None = None
-    ) -> T | None:
-        """Send a request; where the server does not answer, owe it (or ``owed``) to the watchdog."""
-        try:
-            # Two socket timeouts for each of a thousand messages, and a worker would miss its heartbeats.
-            if not watchdog_of(self.store).is_server_away:
-                return request()
-        except RedisLockError as error:
-            if not isinstance(error, LockUnavailable):
-                why = "could not release the hold on %r, which is left to expire: %s"
-                tell(logger.warning, why, self.key, error)
-                return None
-        self._later(owed or request, ttl)
-        return None
-
-    def _later(self, request: Callable[[], object], ttl: float = 0.0) -> None:
-        """Owe a request to the watchdog until every hold has expired that it could end."""
-        within = max(self.ttl, self.queue_ttl, ttl)
-        watchdog_of(self.store).owe(request, within=within, what=f"the hold on {self.key!r}")
 
     def facts(
         self, state: str, message: str | None = None, published: bool = False, waits: bool = False

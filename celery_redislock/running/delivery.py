@@ -19,9 +19,10 @@ from celery_redislock.declaring.options import LockOptions, LockSettings
 from celery_redislock.declaring.scopes import Scope
 from celery_redislock.declaring.server import joined_for, settings_of, store_of
 from celery_redislock.exceptions import RedisLockError
+from celery_redislock.locks.keylock import KeyLock, LockByName
 from celery_redislock.locks.lease import new_token
 from celery_redislock.locks.store import Hold, Mark
-from celery_redislock.locks.tasklock import Says, TaskLock
+from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.log import logger
 from celery_redislock.publishing.message import Message, identity_of, is_result_ignored, tick_token
 from celery_redislock.publishing.promote import OF_A_WORKER
@@ -52,9 +53,6 @@ PARKED_TWICE = 300.0
 #: The property of a message that names the worker that has it in hand (``receiving/in_hand.py``). Beside it,
 #: in that worker's memory only: when it was written, in seconds since the epoch.
 IN_HAND_OF, IN_HAND_SINCE = OF_A_WORKER
-
-#: Seconds for which the release of a claim is owed where the options that would say are not known.
-UNKNOWN_TTL = 3600.0
 
 #: What RabbitMQ notes on a message that was dead-lettered or delivered again. Published with it, a message
 #: that waits twice in delayed queues is taken for one that goes in circles, and is dropped.
@@ -423,15 +421,15 @@ def release_dropped(
         )
 
 
-def lock_by_name(app: Any, settings: LockSettings, key: str) -> TaskLock:
+def lock_by_name(app: Any, settings: LockSettings, key: str) -> KeyLock:
     """Return the lock of this name where no :class:`Delivery` can be made of its message."""
     store = store_of(app, settings)
     store = joined_for("", store) if " " in key else store
-    return TaskLock(store, "", UNKNOWN_TTL, UNKNOWN_TTL, None, None, Says(), key, "")
+    return LockByName(store, key)
 
 
 def _release_claim(
-    lock: TaskLock, message: Message, ttl: float, *, may_have_run: bool, later: bool = False
+    lock: KeyLock, message: Message, ttl: float, *, may_have_run: bool, later: bool = False
 ) -> None:
     """Release the claim of a message, and its period unless it ``may_have_run``.
 

@@ -24,7 +24,7 @@ from kombu.utils.json import dumps
 
 from celery_redislock import LockKeyError, LockUnavailable, SingletonTask
 from celery_redislock.declaring.declaration import declaration_of
-from celery_redislock.locks import connect, tasklock
+from celery_redislock.locks import connect, keylock
 from celery_redislock.locks.store import LARGEST
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.publishing import claim, kombu
@@ -293,7 +293,7 @@ def test_a_dead_runs_lease_is_released_for_a_look(
     shop: Publisher, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Law 4: as for a claim; nothing would release it before it expires."""
-    monkeypatch.setattr(tasklock, "is_dead", lambda at: at == "a dead process")
+    monkeypatch.setattr(keylock, "is_dead", lambda at: at == "a dead process")
     facts = '{"task":"pay","pid":1,"state":"running","at":"a dead process"}'
     granted(shop.store.acquire("n:1", B, 30.0, facts=facts))
 
