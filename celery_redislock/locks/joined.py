@@ -22,7 +22,6 @@ from celery_redislock.locks.store import (
     Release,
     Waiter,
 )
-from celery_redislock.locks.watchdog import watchdog_of
 
 __all__ = ["JoinedStore", "joined", "joined_on_server"]
 
@@ -72,7 +71,7 @@ class JoinedStore(RedisStore):
         strict = bool(store._strict_ms)
         super().__init__(store.connections, prefix=store.prefix, strict_fence=strict, clock=store._clock)
         self._scripts = self._runner((*SCRIPTS, *OF_SEVERAL), __package__)
-        self.watchdog = watchdog_of(store)
+        self.renewed_with = store
 
     @property
     def home(self) -> str:  # type: ignore[override]  # that of the other store, where it is set

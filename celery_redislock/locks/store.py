@@ -430,6 +430,7 @@ class LockStore(ABC):
         keeps_lines: who waits stands in a line, and is served in order. Where it is false, who waits asks
             again after a random pause.
         prefix: the beginning of all keys.
+        renewed_with: the store whose watchdog renews what this one holds, ``None`` for its own.
         patience: seconds after which every verb has answered or raised, but for a slow new connection.
         least_ttl: seconds that a hold must live at least if it is renewed: three of the longest calls, where
             calls are made through a client of the user's. Shorter ones are refused with ``LockOptionError``.
@@ -440,6 +441,7 @@ class LockStore(ABC):
     is_shared: bool = False
     keeps_lines: bool = True
     prefix: str = ""
+    renewed_with: "LockStore | None" = None
     patience: float = 2.0
 
     @cached_property

@@ -330,7 +330,11 @@ def watchdog_of(store: LockStore) -> Watchdog:
     """Return the one watchdog of this process for this store, made at the first call."""
     # Kept on the store, so that the two go together when nobody uses them any more.
     known: Watchdog | None = store.__dict__.get("watchdog")
-    return known or store.__dict__.setdefault("watchdog", Watchdog(store))
+    return known or store.__dict__.setdefault("watchdog", _new_watchdog(store))
+
+
+def _new_watchdog(store: LockStore) -> Watchdog:
+    return Watchdog(store) if store.renewed_with is None else watchdog_of(store.renewed_with)
 
 
 # A lock held by the parent's watchdog thread at the moment of a fork stays locked for ever in the child
