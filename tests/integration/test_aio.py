@@ -556,7 +556,7 @@ def test_a_lost_answer_is_asked_for_again_under_the_same_token(
         assert await lock.holder() is not None
         (held,) = lock._holds.values()
         assert (await store.ask(lambda verbs: verbs.renew([held.lease.term]))).renewed == [True]
-        assert await store.end(held.lease)
+        assert await store.finish(attempt.ending(store.beside, held.lease))
         assert proxy.fired == 1
 
     play(faulty, story, proxy.url)

@@ -13,10 +13,9 @@ import redis
 
 from celery_redislock.exceptions import LockLoopError, LockUnavailable, RedisLockError
 from celery_redislock.locks.aio.wires import Message, Wires
-from celery_redislock.locks.attempt import Step, Steps, owe
+from celery_redislock.locks.attempt import Step, Steps
 from celery_redislock.locks.clock import boottime
 from celery_redislock.locks.joined import JoinedStore, joined_on_server
-from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.locks.scripts import (
     OF_CONNECTION,
@@ -25,7 +24,6 @@ from celery_redislock.locks.scripts import (
     Understand,
     failure,
 )
-from celery_redislock.locks.store import Hold, Term
 from celery_redislock.locks.watchdog import Watchdog, watchdog_of
 from celery_redislock.locks.wire import ErrorReply, Nonsense, expect, left_of
 
@@ -253,21 +251,35 @@ class Store:
             except RedisLockError as error:
                 answers.append(partial(_raise, error))
 
-    async def attempt(self, steps: Steps) -> Hold | None:
-        """Carry out an attempt to hold a lock; as :meth:`Attempt.within`."""
+    async def drive(self, steps: "Steps[T]") -> T:
+        """Carry out steps, as :func:`celery_redislock.locks.attempt.drive` does in a thread."""
+        self.check_loop()
+        return await self._go_on(steps, None)
+
+    def finish(self, steps: "Steps[T]") -> "asyncio.Future[T]":
+        """Begin steps now, and carry them out although the task that awaits them is cancelled."""
         try:
-            step: Step = next(steps)
+            step = next(steps)
+        except StopIteration as last:
+            done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+            done.set_result(last.value)
+            return done
+        return asyncio.shield(self._go_on(steps, step))
+
+    async def _go_on(self, steps: "Steps[T]", step: Step | None) -> T:
+        try:
+            step = step or next(steps)
             while True:
                 try:
                     await self._look_for_replicas()
                     answer = await self.ask(step)
-                except BaseException as error:  # noqa: BLE001  it decides, also if the task is cancelled
+                except BaseException as error:  # noqa: BLE001  they decide, also if the task is cancelled
                     step = steps.throw(error)
                 else:
                     step = steps.send(answer)
         except StopIteration as last:
-            refused: Hold | None = last.value
-            return refused
+            value: T = last.value
+            return value
 
     async def _look_for_replicas(self) -> None:
         """Ask which replicas the server has when a connection has been made, and from time to time."""
@@ -278,25 +290,6 @@ class Store:
                 self._looking = self.loop.create_task(self.ask(Verbs.ask_for_replicas))
             await asyncio.shield(self._looking)  # however many ask now
             self._known_at = self._wires.opened
-
-    def end(self, lease: Lease) -> "asyncio.Future[bool]":
-        """Stop renewing a lease now, and release it although the task that awaits it is cancelled.
-
-        The answer: whether it was still ours. Where the server cannot be reached, the lease is released in
-        the background.
-        """
-        trusted = lease.trusted
-        lease.end()
-        self.watchdog.forget(lease.token)
-        return asyncio.shield(self._released(lease.term, trusted=trusted))
-
-    async def _released(self, term: Term, *, trusted: bool) -> bool:
-        try:
-            answer = await self.ask(lambda verbs: verbs.release(term.name, term.token))
-        except BaseException as error:
-            owe(self.beside, term, error)
-            raise
-        return answer.gave_back(trusted=trusted)
 
     async def answer(self, request: Request) -> Any:
         """Return what a request is answered, as :meth:`Scripts.begin` does, and raises."""
