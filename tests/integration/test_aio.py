@@ -385,6 +385,49 @@ def test_a_check_past_its_deadline_renews(case: RedisCase) -> None:
     play(case, story)
 
 
+def test_a_lock_with_a_delay_keeps_others_out_for_longer_than_it_trusts_itself(case: RedisCase) -> None:
+    """Every renewal keeps the delay; a release ends it."""
+
+    async def story(store: aio.Store) -> None:
+        lock = aio.Lock(store, "n", ttl=30.0, lock_delay=20.0, margin=0.5)
+        await lock.acquire()
+        (held,) = lock._holds.values()
+        (hold,) = case.redis.holders("n")
+        assert 49 < hold.expires_in <= 50
+        assert hold.facts["delay"] == 20.0
+        assert 14 < held.lease.expires_in < 15
+        assert await lock.renew(40.0)
+        assert 59 < case.redis.holders("n")[0].expires_in <= 60
+        assert 19 < held.lease.expires_in < 20
+        assert await lock.release()
+        assert case.holder() is None
+
+    play(case, story)
+
+
+def test_each_state_of_a_hold_is_told_once_in_the_loop(faulty: RedisCase, proxy: FaultyProxy) -> None:
+    """A renewal without an answer makes it unsure, the next one held again; a loss is the last state."""
+    told: list[tuple[bool, bool, str]] = []
+
+    async def story(store: aio.Store) -> None:
+        loop = asyncio.get_running_loop()
+
+        def tell(about: aio.Lock, state: str) -> None:
+            told.append((asyncio.get_running_loop() is loop, about is lock, state))
+
+        lock = aio.Lock(store, "n", ttl=6.0, on_state=tell)
+        await lock.acquire()
+        # Both attempts of a renewal.
+        proxy.fail(Fault.REPLY_LOST, of="renew", at=(1, 2))
+        assert await until(lambda: len(told) == 2)
+        faulty.redis.force_release("n")
+        assert await until(lambda: len(told) == 3)
+        assert await lock.release() is False
+
+    play(faulty, story, proxy.url)
+    assert told == [(True, True, "unsure"), (True, True, "held"), (True, True, "lost")]
+
+
 def test_another_loop_is_refused_before_anything_is_taken(case: RedisCase) -> None:
     store = aio.connect(case.url, prefix=case.prefix)
     lock = aio.Lock(store, "n")
@@ -716,6 +759,12 @@ def test_several_names_are_held_together_or_not_at_all(case: RedisCase, way: str
 def test_several_names_are_refused_where_no_step_takes_them_all(case: RedisCase) -> None:
     with pytest.raises(LockOptionError, match="cannot be locked together"):
         aio.Lock(aio.connect(case.url, min_replicas=1), ["a", "b"])
+
+
+@pytest.mark.parametrize("terms", [{"margin": 0.6}, {"lock_delay": -1}, {"on_state": "tell"}])
+def test_a_margin_delay_or_callable_that_is_none_is_refused(case: RedisCase, terms: dict[str, Any]) -> None:
+    with pytest.raises(LockOptionError, match=next(iter(terms))):
+        aio.Lock(aio.connect(case.url), "n", **terms)
 
 
 @pytest.mark.parametrize("kind", [aio.Lock, lambda *args, **terms: aio.Semaphore(*args, 1, **terms)])
