@@ -20,7 +20,7 @@ from celery_redislock.locks.store import NOBODY, RUNNING, Entry, Grant, Hold, Lo
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.log import logger
 
-__all__ = ["PAUSE", "SHORTEST", "Attempt", "Step", "Steps", "coroutine", "drive", "ending", "owe"]
+__all__ = ["PAUSE", "SHORTEST", "Attempt", "Step", "Steps", "coroutine", "drive", "ending", "owe", "settled"]
 
 #: Seconds between two looks of one that waits at who holds the lock, at most and at least.
 PAUSE = 1.0
@@ -140,10 +140,11 @@ class Attempt:
 
     def _take(self, term: Term, pid: int, *, starts_run: bool = False) -> "Steps[Hold | None]":
         """Make one request for the lock, and have the hold kept; return who refused it, if anybody."""
+        more: dict[str, Any] = {"starts_run": True} if starts_run else {}
+        if self.limit is not None:
+            more["limit"] = self.limit
         facts = self.facts(pid)
-        answer = yield lambda store: store.acquire(
-            *term, facts=facts, starts_run=starts_run, limit=self.limit
-        )
+        answer = yield lambda store: store.acquire(*term, facts=facts, **more)
         if isinstance(answer, Refusal):
             return answer.hold
         # No message was named, so no mark can have answered.
@@ -238,6 +239,12 @@ def drive(store: LockStore, steps: "Steps[T]") -> T:
         return value
 
 
+def settled(value: T) -> "Steps[T]":
+    """Return a value that takes no step."""
+    yield from ()
+    return value
+
+
 def ending(store: LockStore, lease: Lease) -> "Steps[bool]":
     """Stop renewing a lease now, and release it; the answer: whether it was still ours.
 
@@ -254,11 +261,11 @@ def ending(store: LockStore, lease: Lease) -> "Steps[bool]":
     return bool(answer.gave_back(trusted=trusted))
 
 
-def owe(store: LockStore, term: Term, error: BaseException) -> None:
-    """Release in the background a hold that an unanswered, or interrupted, request may have left."""
+def owe(store: LockStore, term: Term, error: BaseException, step: Step | None = None) -> None:
+    """Do in the background what an unanswered or interrupted request has left undone: normally a release."""
     if not isinstance(error, LockKeyError):  # that is an answer: nothing was taken
-        release = functools.partial(store.release, term.name, term.token)
-        watchdog_of(store).owe(release, within=term.ttl, what=repr(term.name))
+        step = step or methodcaller("release", term.name, term.token)
+        watchdog_of(store).owe(functools.partial(step, store), within=term.ttl, what=repr(term.name))
 
 
 @functools.lru_cache(maxsize=1024)

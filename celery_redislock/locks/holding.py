@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
 from celery_redislock.exceptions import LockOptionError, RedisLockError
-from celery_redislock.locks.attempt import Attempt, Steps, ending
+from celery_redislock.locks.attempt import Attempt, Steps, ending, settled
 from celery_redislock.locks.clock import Clock, boottime, is_seconds
 from celery_redislock.locks.lease import DRIFT, LockLease
 from celery_redislock.locks.naming import joint_name, names_of
@@ -53,7 +53,7 @@ class Held:
         return False
 
 
-def leaving(releasing: "Steps[bool]", held: Held, error: BaseException | None) -> "Steps[None]":
+def leaving(held: Held, releasing: "Steps[bool]", error: BaseException | None) -> "Steps[None]":
     """End a block that held: raise :class:`LockLost` where the block was not alone, and does not know."""
     try:
         released = yield from releasing
@@ -75,6 +75,14 @@ class Holding(Generic[H]):
     #: The store whose watchdog renews, and whose verbs are called in the background.
     _beside: LockStore
     _holds: dict[object, H]
+
+    # What threads and tasks have each in its own way.
+
+    #: Returns what is another one for each that may hold.
+    _who: Callable[[], Any]
+    _new_held: Callable[[Any, Term, Grant], H]
+    _joined: Callable[[Any], Any]
+    _beside_of: Callable[[Any], LockStore]
 
     def _set_terms(
         self, store: Any, name: Any, others: Mapping[str, object], *, wait: float | None, ttl: float,
@@ -117,31 +125,17 @@ class Holding(Generic[H]):
         self._clock = clock
         self._holds = {}
 
-    # What threads and tasks have each in its own way.
-
-    def _joined(self, store: Any) -> Any:
-        raise NotImplementedError
-
-    def _beside_of(self, store: Any) -> LockStore:
-        raise NotImplementedError
-
-    def _who(self) -> object:
-        """Return what is another one for each that may hold."""
+    def _attempt(self, who: Any) -> Attempt:
         raise NotImplementedError
 
     def _insist(self, held: H) -> None:
         """Raise RuntimeError where this one may not enter that hold."""
 
-    def _new_held(self, term: Term, grant: Grant) -> H:
-        raise NotImplementedError
-
-    def _attempt(self) -> Attempt:
-        raise NotImplementedError
-
     def __del__(self) -> None:
         """Renew no more what nobody is left to release."""
-        for held in vars(self).get("_holds", {}).values():
-            watchdog_of(self._beside).unwatch(held.lease)
+        if getattr(self, "_holds", None):
+            for held in self._holds.values():
+                watchdog_of(self._beside).unwatch(held.lease)
 
     @property
     def token(self) -> str | None:
@@ -164,11 +158,14 @@ class Holding(Generic[H]):
     @property
     def _held(self) -> H | None:
         """The present holder's hold, lost or not. A forked child inherits its parent's, and does not hold."""
-        held = self._holds.get(self._who())
+        return self._hold_of(self._who())
+
+    def _hold_of(self, who: object) -> H | None:
+        held = self._holds.get(who)
         return None if held is None or held.pid != os.getpid() else held
 
     def _required(self) -> H:
-        if (held := self._held) is not None:
+        if (held := self._hold_of(self._who())) is not None:
             return held
         if self._token is None:
             from celery_redislock.locks.errors import LockNotHeld  # noqa: PLC0415  imports redis
@@ -179,20 +176,19 @@ class Holding(Generic[H]):
     def _elsewhere(self, token: str) -> H:
         """Return a hold that was acquired elsewhere, and is not trusted before the server is asked."""
         long_ago = self._clock() - self._ttl
-        return self._hold(self._term(token), Grant(None, False, long_ago, long_ago))
+        return self._hold(self._who(), self._term(token), Grant(None, False, long_ago, long_ago))
 
     def _term(self, token: str) -> Term:
         return Term(self._key, token, self._kept_for)
 
-    def _keep(self, term: Term, grant: Grant) -> None:
+    def _keep(self, who: object, term: Term, grant: Grant) -> None:
         """Note a hold, and have it renewed."""
-        held = self._hold(term, grant)
-        self._holds[held.who] = held
+        self._holds[who] = held = self._hold(who, term, grant)
         if self._auto_renew:
             watchdog_of(self._beside).watch(held.lease)
 
-    def _hold(self, term: Term, grant: Grant) -> H:
-        held = self._new_held(term, grant)
+    def _hold(self, who: object, term: Term, grant: Grant) -> H:
+        held = self._new_held(who, term, grant)
         if self._lock_delay or self._margin != DRIFT or self._on_state is not None:
             on_state = held.told(self._on_state)
             held.lease.limit_trust(self._margin, grant.sent_at, self._lock_delay, on_state)
@@ -204,35 +200,38 @@ class Holding(Generic[H]):
         """Acquire within the timeout: ``None`` when held, else who held the lock at the last attempt."""
         if timeout is not None and not is_seconds(timeout):
             check_terms(self.name, timeout=timeout)
-        if (held := self._held) is not None:
-            self._insist(held)
-            if not self._reentrant:
-                raise RuntimeError(
-                    f"this {self._kind} holds the lock {self.name!r} already (reentrant=False)"
-                )
-            # A lost hold is not replaced by a new one: the outer block would not learn of the loss.
-            yield from self._checking()
-            held.depth += 1
-            return None
-        if self._token is None:
-            return (yield from self._attempt().steps(timeout))
-        term = self._term(self._token)
+        who = self._who()
+        if (held := self._hold_of(who)) is not None:
+            return self._entering_again(held)
+        if self._token is not None:
+            return self._continuing(who, self._token)
+        return self._attempt(who).steps(timeout)
+
+    def _entering_again(self, held: H) -> "Steps[None]":
+        self._insist(held)
+        if not self._reentrant:
+            raise RuntimeError(f"this {self._kind} holds the lock {self.name!r} already (reentrant=False)")
+        # A lost hold is not replaced by a new one: the outer block would not learn of the loss.
+        yield from self._checking()
+        held.depth += 1
+
+    def _continuing(self, who: object, token: str) -> "Steps[None]":
+        term = self._term(token)
         answer = yield lambda store: store.renew([term])
         if not answer.renewed[0]:
-            raise self._elsewhere(self._token).lease.loss(
+            raise self._elsewhere(token).lease.loss(
                 "nobody holds it under the token that was to be continued"
             )
-        self._keep(term, Grant(None, False, answer.sent_at, answer.answered_at))
-        return None
+        self._keep(who, term, Grant(None, False, answer.sent_at, answer.answered_at))
 
     def _releasing(self) -> "Steps[bool]":
         held = self._required()
         held.depth -= 1
         if held.depth:
-            return held.lease.held
+            return settled(held.lease.held)
         self._holds.pop(held.who, None)
         held.ends()
-        return (yield from ending(self._beside, held.lease))
+        return ending(self._beside, held.lease)
 
     def _renewing(self, ttl: float | None) -> "Steps[bool]":
         lease = self._required().lease
@@ -267,7 +266,7 @@ class Holding(Generic[H]):
     def _leaving(self, error: BaseException | None) -> "Steps[None]":
         if self._held is None and (error is not None or self._who() in self._holds):
             return  # its own error matters more; or this is a fork, whose parent entered the block
-        yield from leaving(self._releasing(), self._required(), error)
+        yield from leaving(self._required(), self._releasing(), error)
 
 
 def _while_alive(lock: object, call: Callable[..., Any], *, told: int = 0) -> Callable[..., None]:

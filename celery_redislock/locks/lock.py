@@ -206,14 +206,15 @@ class Lock(Holding[Held]):
             return Held(known)
         return super()._elsewhere(token)
 
-    def _attempt(self) -> Attempt:
+    def _attempt(self, who: object) -> Attempt:
+        keep = functools.partial(self._keep, who)
         return Attempt(
-            self._store, self._key, self._kept_for, self._owner, self._keep, self._clock, says=self._says
+            self._store, self._key, self._kept_for, self._owner, keep, self._clock, None, self._says
         )
 
-    def _new_held(self, term: Term, grant: Grant) -> Held:
+    def _new_held(self, who: object, term: Term, grant: Grant) -> Held:
         lease = LockLease(self._store, term, grant, on_lost=self._on_lost, clock=self._clock)
-        return Held(lease, self._thread.marker, coroutine())
+        return Held(lease, who, coroutine())
 
 
 @functools.cache

@@ -3,10 +3,11 @@
 import os
 from collections.abc import Callable
 from copy import copy
+from operator import methodcaller
 from typing import Any, NoReturn
 
 from celery_redislock.exceptions import LockUpgradeError
-from celery_redislock.locks.attempt import Attempt, Steps, drive
+from celery_redislock.locks.attempt import Attempt, Steps, drive, owe, settled
 from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.holding import H, Held, Holding
 from celery_redislock.locks.lock import Lock
@@ -88,11 +89,11 @@ class Reading(Holding[H]):
         held = self._required()
         writes = self.writer._held
         if writes is None or writes.lease is not held.lease:
-            return (yield from super()._releasing())
+            return super()._releasing()
         held.depth -= 1
         if not held.depth:
             del self._holds[held.who]
-        return held.lease.held
+        return settled(held.lease.held)
 
     def _acquiring(self, timeout: float | None) -> "Steps[Hold | None]":
         writes = self.writer._held
@@ -104,8 +105,8 @@ class Reading(Holding[H]):
         reads.depth = 1
         return None
 
-    def _attempt(self) -> Attempt:
-        attempt = super()._attempt()
+    def _attempt(self, who: Any) -> Attempt:
+        attempt = super()._attempt(who)
         attempt.limit = READERS
         attempt.says = f',"mode":"read","limit":{READERS}'
         return attempt
@@ -129,8 +130,13 @@ class Writing(Holding[H]):
         del self._holds[held.who]
         self.reader._holds.setdefault(held.who, held)
         trusted = lease.trusted
-        facts = self.reader._attempt().facts(os.getpid())
-        answer = yield lambda store: store.downgrade(*term, facts=facts)
+        facts = self.reader._attempt(held.who).facts(os.getpid())
+        downgrade = methodcaller("downgrade", *term, facts=facts)
+        try:
+            answer = yield downgrade
+        except BaseException as error:
+            owe(self._beside, term, error, downgrade)
+            raise
         if not answer.gave_back(trusted=trusted):
             lease.lose("it was gone when it should be downgraded")
         return lease.held
@@ -139,7 +145,7 @@ class Writing(Holding[H]):
         held = self._required()
         reads = self.reader._held
         is_last = held.depth == 1 and reads is not None and reads.lease is held.lease
-        return (yield from (self._downgrading() if is_last else super()._releasing()))
+        return self._downgrading() if is_last else super()._releasing()
 
     def _leaving(self, error: BaseException | None) -> "Steps[None]":
         was_downgraded = self._held is None and self.reader._held is not None
@@ -148,7 +154,7 @@ class Writing(Holding[H]):
     def _acquiring(self, timeout: float | None) -> "Steps[Hold | None]":
         if self._held is None and self.reader._held is not None:
             raise LockUpgradeError(self.name)
-        return (yield from super()._acquiring(timeout))
+        return super()._acquiring(timeout)
 
 
 class Reader(Reading[Held], Lock):
@@ -169,7 +175,8 @@ class Writer(Writing[Held], Lock):
         Raises:
             LockNotHeld: this thread does not hold the write.
             RuntimeError: it has entered it more than once.
-            LockUnavailable: the server cannot be reached: from now on others may read, or not.
+            LockUnavailable: the server cannot be reached: it is repeated in the background, so others may
+                read from now on, or soon.
             LockKeyError: the key on the server is not a lock any more.
         """
         return drive(self._store, self._downgrading())

@@ -93,7 +93,7 @@ class Permit:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._pid != os.getpid():
             return  # a fork, whose parent entered the block
-        drive(self._semaphore._store, leaving(self._releasing(), Held(self.lease), error))
+        drive(self._semaphore._store, leaving(Held(self.lease), self._releasing(), error))
 
 
 class Permits:

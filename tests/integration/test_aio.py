@@ -17,6 +17,7 @@ import redis.asyncio
 from celery_redislock import LockBusy, LockKeyError, LockLost, LockOptionError, LockUnavailable
 from celery_redislock.exceptions import LockLoopError
 from celery_redislock.locks import Lock, aio, attempt
+from celery_redislock.locks.aio.store import Request
 from celery_redislock.locks.aio.wires import MOST, Wires
 from tests.aio import play, until
 from tests.facts import wait_until
@@ -539,12 +540,98 @@ def test_a_release_is_carried_out_although_its_task_is_cancelled(
         assert await until(lambda: proxy.fired == 1)
         task.cancel()
         assert isinstance(await finished(task), asyncio.CancelledError)
-        assert await until(lambda: bool(store._wires._idle))  # type: ignore[attr-defined]  it was answered
-        assert faulty.redis.holders("n") == ()
+        assert await until(lambda: faulty.redis.holders("n") == ())
         assert proxy.fired == 1
 
     play(faulty, story, proxy.url, socket_timeout=5.0)
     assert no_trace(faulty)
+
+
+def test_a_downgrade_is_carried_out_although_its_task_is_cancelled(
+    faulty: RedisCase, proxy: FaultyProxy
+) -> None:
+    """Also where the server has not seen the request: the watchdog's thread repeats it."""
+
+    async def story(store: aio.Store) -> None:
+        book = aio.ReadWriteLock(store, "n")
+
+        async def work() -> None:
+            await book.write.acquire()
+            proxy.fail(Fault.BLACK_HOLE, of="downgrade")
+            await book.write.downgrade()
+
+        task = asyncio.create_task(work())
+        assert await until(lambda: proxy.fired == 1)
+        task.cancel()
+        assert isinstance(await finished(task), asyncio.CancelledError)
+        other = aio.ReadWriteLock(store, "n")
+        assert await other.read.acquire(timeout=20.0)
+        assert len(faulty.redis.holders("n")) == 2
+        assert await other.read.release()
+
+    play(faulty, story, proxy.url, socket_timeout=5.0)
+
+
+def test_a_lock_whose_connection_is_at_rest_takes_no_task_and_no_timer(case: RedisCase) -> None:
+    """Law 10: either costs as much as a request does."""
+
+    async def story(store: aio.Store) -> None:
+        loop = asyncio.get_running_loop()
+        made: list[str] = []
+
+        def task_of(loop: Any, coro: Any, **more: Any) -> Any:
+            made.append(f"a task of {coro!r}")
+            return asyncio.Task(coro, loop=loop, **more)
+
+        def call_at(when: float, *what: Any, **more: Any) -> Any:
+            made.append(f"a timer of {what!r}")
+            return at_first(when, *what, **more)
+
+        async with aio.Lock(store, "n"):  # the connection, and its timer
+            pass
+        at_first = loop.call_at
+        loop.call_at = call_at  # type: ignore[method-assign]
+        loop.set_task_factory(task_of)
+        async with aio.Lock(store, "n") as lock:
+            assert await lock.renew()
+        loop.set_task_factory(None)
+        del loop.call_at
+        assert made == []
+
+    play(case, story, socket_timeout=20.0)
+
+
+def test_an_answer_that_the_loop_finds_late_is_taken_and_its_connection_kept(case: RedisCase) -> None:
+    async def story(store: aio.Store) -> None:
+        async with aio.Lock(store, "other"):
+            pass
+        task = asyncio.create_task(aio.Lock(store, "n").acquire(0))
+        await asyncio.sleep(0)
+        time.sleep(2 * SOCKET_TIMEOUT)  # the loop stands still
+        assert await task
+        async with aio.Lock(store, "other"):
+            pass
+        assert store._wires.opened == 1
+
+    play(case, story)
+
+
+def test_an_answer_of_another_shape_is_told_at_once(case: RedisCase) -> None:
+    """It has come: nobody waits for another one."""
+
+    def shape(*_: object) -> None:
+        raise LookupError
+
+    async def story(store: aio.Store) -> None:
+        async with aio.Lock(store, "n"):
+            pass
+        request = Request("ring", [store.beside.bell("n", "1")], ["1000"], shape, "n")
+        before = time.monotonic()
+        with pytest.raises(LockUnavailable, match="no answer to this"):
+            await store.answer(request)
+        assert time.monotonic() - before < SOCKET_TIMEOUT
+
+    play(case, story)
 
 
 def test_a_turn_that_was_given_to_a_cancelled_task_is_given_on() -> None:
@@ -599,7 +686,7 @@ def test_a_lost_answer_is_asked_for_again_under_the_same_token(
         assert await lock.holder() is not None
         (held,) = lock._holds.values()
         assert (await store.ask(lambda verbs: verbs.renew([held.lease.term]))).renewed == [True]
-        assert await store.finish(attempt.ending(store.beside, held.lease))
+        assert await store.drive(attempt.ending(store.beside, held.lease))
         assert proxy.fired == 1
 
     play(faulty, story, proxy.url)

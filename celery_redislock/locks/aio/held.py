@@ -5,13 +5,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
-from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.aio.store import Store
 from celery_redislock.locks.holding import Held
 from celery_redislock.locks.lease import LockLease
 from celery_redislock.locks.store import Grant, Term
 
-__all__ = ["OnLost", "TaskHeld", "check_on_lost", "current_task"]
+__all__ = ["OnLost", "TaskHeld", "current_task"]
 
 #: What is done about a loss: a callable is called in the loop; ``cancel`` cancels the task that holds.
 OnLost: TypeAlias = Callable[[], object] | Literal["cancel"] | None
@@ -29,15 +28,13 @@ class TaskHeld(Held):
 
     who: Any
 
-    def __init__(self, store: Store, term: Term, grant: Grant, *, on_lost: OnLost) -> None:
-        """Note a hold of this task."""
-        task: Any = current_task()
+    def __init__(self, store: Store, task: Any, term: Term, grant: Grant, *, on_lost: OnLost) -> None:
+        """Note a hold of a task."""
         self.over = asyncio.Event()
         self._store = store
         self._on_lost = on_lost
-        #: Of several counts of one hold, that which its lease tells of a loss.
-        self._first = self
-        self._is_cancelled = False
+        #: Has an item where the task has been cancelled; one for all counts of a hold, which are copies.
+        self._cancelled: list[None] = []
         #: Requests to cancel the task that others had made before.
         self._cancelling = task.cancelling() if _COUNTS else 0
         lease = LockLease(store.verbs, term, grant, on_lost=lambda _: store.tell(self._announce))
@@ -65,25 +62,18 @@ class TaskHeld(Held):
         if self.lease.ended:
             return  # its task has released it meanwhile
         if self._on_lost == "cancel":
-            self._is_cancelled = True
+            self._cancelled.append(None)
             self.who.cancel(f"the lease on {self.lease.key!r} was lost")
         elif self._on_lost is not None:
             self._on_lost()
 
     def takes_back(self, error: BaseException | None) -> bool:
         """Take back the request to cancel the task, and tell whether nothing else has ended its block."""
-        if not self._first._is_cancelled:
+        if not self._cancelled:
             return False
-        self._first._is_cancelled = False
+        self._cancelled.clear()
         is_its_own = not _COUNTS or self.who.uncancel() <= self._cancelling
         return is_its_own and isinstance(error, asyncio.CancelledError)
-
-
-def check_on_lost(name: object, on_lost: object) -> None:
-    """Raise :class:`LockOptionError` where nobody could do this about a loss."""
-    if on_lost is not None and on_lost != "cancel" and not callable(on_lost):
-        problem = f"on_lost={on_lost!r} is neither a callable nor 'cancel'"
-        raise LockOptionError(repr(name), [problem])
 
 
 def current_task() -> "asyncio.Task[Any]":

@@ -1,11 +1,13 @@
 """An exclusive lock for tasks of asyncio."""
 
+import asyncio
 import os
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, NoReturn
 
-from celery_redislock.locks.aio.held import TaskHeld, check_on_lost, current_task
+from celery_redislock.locks.aio.held import TaskHeld, current_task
 from celery_redislock.locks.aio.store import Store
 from celery_redislock.locks.attempt import PAUSE, Attempt
 from celery_redislock.locks.clock import boottime
@@ -60,6 +62,7 @@ class Lock(Holding[TaskHeld]):
     _kind = "task"
     _stores = ("verbs", "aio.connect")
     _store: Store
+    _who = staticmethod(current_task)
 
     def __init__(
         self,
@@ -105,7 +108,6 @@ class Lock(Holding[TaskHeld]):
             LockOptionError: the name is empty, it or the owner is no text, a number is out of its range, or
                 the store is none; or another library's word was used.
         """
-        check_on_lost(name, on_lost)
         self._set_terms(
             store, name, others, ttl=ttl, wait=wait, owner=owner, token=token, auto_renew=auto_renew,
             reentrant=reentrant, on_lost=None if on_lost == "cancel" else on_lost, on_state=on_state,
@@ -148,7 +150,7 @@ class Lock(Holding[TaskHeld]):
             LockUnavailable: the server cannot be reached; the lock is released in the background.
             LockKeyError: the key on the server is not a lock any more.
         """
-        return await self._store.finish(self._releasing())
+        return await self._store.drive(self._releasing())
 
     async def renew(self, ttl: float | None = None) -> bool:
         """Set the remaining time back to the ttl, or to another one; atomic.
@@ -193,7 +195,7 @@ class Lock(Holding[TaskHeld]):
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        await self._store.finish(self._leaving(error))
+        await self._store.drive(self._leaving(error))
 
     def _joined(self, store: Store) -> Store:
         return store.joined
@@ -201,19 +203,16 @@ class Lock(Holding[TaskHeld]):
     def _beside_of(self, store: Store) -> LockStore:
         return store.beside
 
-    def _who(self) -> object:
-        return current_task()
-
-    def _attempt(self) -> Attempt:
+    def _attempt(self, who: Any) -> Attempt:
         return TaskAttempt(
-            self._beside, self._key, self._kept_for, self._owner or task_name(), self._keep, boottime,
-            says=self._says, waiting=self._store.waiting,
+            self._beside, self._key, self._kept_for, self._owner or owner_of(who), partial(self._keep, who),
+            boottime, None, self._says, waiting=self._store.waiting,
         )  # fmt: skip
 
-    def _new_held(self, term: Term, grant: Grant) -> TaskHeld:
-        return TaskHeld(self._store, term, grant, on_lost=self._on_lost)
+    def _new_held(self, who: Any, term: Term, grant: Grant) -> TaskHeld:
+        return TaskHeld(self._store, who, term, grant, on_lost=self._on_lost)
 
 
-def task_name() -> str:
-    """Return this task's name as an owner."""
-    return f"{hostname()}:{os.getpid()}:{current_task().get_name()}"
+def owner_of(task: "asyncio.Task[Any]") -> str:
+    """Return a task's name as an owner."""
+    return f"{hostname()}:{os.getpid()}:{task.get_name()}"

@@ -72,10 +72,11 @@ class Writer(Writing[TaskHeld], Lock):
 
         Raises:
             RuntimeError: this task does not hold the write, or has entered it more than once.
-            LockUnavailable: the server cannot be reached: from now on others may read, or not.
+            LockUnavailable: the server cannot be reached: it is repeated in the background, so others may
+                read from now on, or soon.
             LockKeyError: the key on the server is not a lock any more.
         """
-        return await self._store.finish(self._downgrading())
+        return await self._store.drive(self._downgrading())
 
     async def __aenter__(self) -> "Writer":
         await super().__aenter__()

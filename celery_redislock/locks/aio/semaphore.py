@@ -5,8 +5,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Literal, NoReturn
 
-from celery_redislock.locks.aio.held import TaskHeld, check_on_lost, current_task
-from celery_redislock.locks.aio.lock import TaskAttempt, task_name
+from celery_redislock.locks.aio.held import OnLost, TaskHeld, current_task
+from celery_redislock.locks.aio.lock import TaskAttempt, owner_of
 from celery_redislock.locks.aio.store import Store
 from celery_redislock.locks.attempt import Attempt, Steps
 from celery_redislock.locks.clock import boottime
@@ -71,14 +71,14 @@ class Permit:
             LockUnavailable: the server cannot be reached; they are released in the background.
             LockKeyError: the key on the server is not a lock any more.
         """
-        return await self._semaphore._store.finish(self._releasing())
+        return await self._semaphore._store.drive(self._releasing())
 
     async def __aenter__(self) -> "Permit":
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        steps = leaving(self._releasing(), self._held, error)
-        await self._semaphore._store.finish(steps)
+        steps = leaving(self._held, self._releasing(), error)
+        await self._semaphore._store.drive(steps)
 
     def _releasing(self) -> "Steps[bool]":
         if self._held.lease.ended:
@@ -134,7 +134,6 @@ class Semaphore(Permits):
                 not a number of seconds in range.
         """
         check_store(name, store, "verbs", "aio.connect")
-        check_on_lost(name, on_lost)
         self._set_terms(
             store, store.beside, name, limit, others, ttl=ttl, wait=wait, owner=owner, auto_renew=auto_renew,
             on_lost=None if on_lost == "cancel" else on_lost,
@@ -167,7 +166,7 @@ class Semaphore(Permits):
 
         Its process learns of that as of a loss, unless it is this one. Raises as :meth:`Permit.release`.
         """
-        return await self._store.finish(self._releasing(token))
+        return await self._store.drive(self._releasing(token))
 
     async def holders(self) -> tuple[Hold, ...]:
         """Return who holds places now; as :meth:`celery_redislock.locks.Semaphore.holders`."""
@@ -203,7 +202,7 @@ class Semaphore(Permits):
         await permit.__aexit__(*error)
 
     def _attempt(self, keep: Callable[[Term, Grant], object]) -> Attempt:
-        owner = self._owner or task_name()
+        owner = self._owner or owner_of(current_task())
         waiting = self._store.waiting
         return TaskAttempt(self._beside, self._key, self._ttl, owner, keep, boottime, waiting=waiting)
 
@@ -212,7 +211,8 @@ class Semaphore(Permits):
             if self._on_lost is not None:
                 self._on_lost(permit)
 
-        held = TaskHeld(self._store, term, grant, on_lost="cancel" if self._cancels else announce)
+        on_lost: OnLost = "cancel" if self._cancels else announce
+        held = TaskHeld(self._store, current_task(), term, grant, on_lost=on_lost)
         permit = Permit(self, permits, held)
         if self._auto_renew:
             self._store.watchdog.watch(held.lease)

@@ -28,6 +28,9 @@ MOST = 14
 
 _REFUSED = "the server closed the connection"
 
+#: In place of a time until which an answer is waited for.
+_AT_REST = float("inf")
+
 
 class Message(NamedTuple):
     """A request as it is sent.
@@ -61,69 +64,101 @@ class _Arrived:
 
 
 class Wire(asyncio.Protocol):
-    """One connection; one request at a time."""
+    """One connection; one request at a time.
+
+    Its timer is set once for many requests: to set one for each costs as much as to send it.
+
+    Attributes:
+        data: what has come and has not been read.
+    """
 
     def __init__(self, connection: Any) -> None:
         """Take over a connection of redis-py's that has just been made."""
         self._connection = connection
+        self._loop = asyncio.get_running_loop()
         self._transport: Any = connection._writer.transport
-        self._data: bytes = bytes(connection._reader._buffer)
-        self._waiter: asyncio.Future[None] | None = None
-        self.is_lost = bool(self._data) or connection._reader.at_eof()
+        self.data = bytes(connection._reader._buffer)
+        self._waiter: asyncio.Future[None] = self._loop.create_future()
+        #: The loop's time until which an answer is waited for.
+        self._until = _AT_REST
+        self._timer: asyncio.TimerHandle | None = None
+        #: Why no answer will come.
+        self._error: Exception | None = None
+        if self.data or connection._reader.at_eof():
+            self._error = ConnectionError(_REFUSED)
         self._transport.set_protocol(self)
 
     @property
     def is_at_rest(self) -> bool:
         """The next request may be sent: the server has neither closed it nor said anything unasked."""
-        return not (self.is_lost or self._data)
+        return self._error is None and not self.data
 
     def data_received(self, data: bytes) -> None:
-        self._data += data
-        self._wake(None)
+        self.data += data
+        self._wake()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.is_lost = True
-        self._wake(error or ConnectionError(_REFUSED))
+        self._error = error or ConnectionError(_REFUSED)
+        self._wake()
+
+    def rest(self) -> None:
+        """Note that the answers have been read."""
+        self.data = b""
+        self._until = _AT_REST
 
     def close(self) -> None:
         """Close it at once, with what is on its way."""
-        self.is_lost = True
+        self._error = ConnectionError(_REFUSED)
+        self._until = _AT_REST
         self._transport.abort()
         self._connection._close()
 
     async def exchange(self, message: Message, seconds: float) -> list[Any]:
         """Send a request and return its answers; raises ``OSError`` where they do not come in time."""
-        loop = asyncio.get_running_loop()
-        self._transport.write(message.data)
-        timer = loop.call_later(seconds, self._wake, TimeoutError("no answer in time"))
-        try:
-            while True:
-                if self.is_lost:
-                    raise ConnectionError(_REFUSED)
-                self._waiter = loop.create_future()
-                await self._waiter
-                data = self._data
-                if message.answers == 1 and (reply := whole(data)) is not None:
-                    self._data = b""
-                    return [reply]
-                answers = Answers(_Arrived(), data, float("inf"), time.monotonic)
-                with suppress(_UnfinishedError):
-                    replies = answers.read(
-                        message.answers, of_script=message.of_script, of_wait=message.of_wait
-                    )
-                    self._data = b""
-                    return replies
-        finally:
-            timer.cancel()
-            self._waiter = None
+        self.send(message.data, seconds)
+        return await self.read(message)
 
-    def _wake(self, error: Exception | None) -> None:
-        if self._waiter is None or self._waiter.done():
-            return
-        if error is None:
+    def send(self, data: bytes, seconds: float) -> "asyncio.Future[None]":
+        """Send a request, for whose answers there are so many seconds; await until some of them have come."""
+        self._waiter = waiter = self._loop.create_future()
+        self._transport.write(data)
+        self._until = until = self._loop.time() + seconds
+        if self._timer is None or until < self._timer.when():
+            self._look()
+        return waiter
+
+    async def read(self, message: Message) -> list[Any]:
+        """Return the answers that have been sent for; raises as :meth:`exchange`."""
+        while True:
+            if message.answers == 1 and (reply := whole(self.data)) is not None:
+                self.rest()
+                return [reply]
+            answers = Answers(_Arrived(), self.data, float("inf"), time.monotonic)
+            with suppress(_UnfinishedError):
+                replies = answers.read(message.answers, of_script=message.of_script, of_wait=message.of_wait)
+                self.rest()
+                return replies
+            if self._error is not None:
+                raise self._error
+            self._waiter = self._loop.create_future()
+            await self._waiter
+
+    def _wake(self) -> None:
+        if not self._waiter.done():
             self._waiter.set_result(None)
+
+    def _look(self) -> None:
+        """See whether the time of a request is over, or set the timer for that."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._until == _AT_REST:
+            return
+        # What has come is read first, however late the loop has found it.
+        if self._loop.time() < self._until or self._waiter.done():
+            self._timer = self._loop.call_at(self._until, self._look)
         else:
-            self._waiter.set_exception(error)
+            self.connection_lost(TimeoutError("no answer in time"))
 
 
 class Wires:
@@ -160,6 +195,10 @@ class Wires:
             if turn.done() and not turn.cancelled() and turn.exception() is None:
                 self.end_turn()
             raise
+
+    def take(self) -> Any:
+        """Return a connection at rest, and have a turn, if neither has to be waited for; else ``None``."""
+        return None
 
     def end_turn(self) -> None:
         """Let the next one have its turn."""
@@ -211,6 +250,12 @@ class OwnWires(Wires):
             raise LockOptionError("aio.connect", [problem]) from None
         self._idle: list[Wire] = []
 
+    def take(self) -> Wire | None:  # noqa: D102
+        if not (self._free and self._idle and self._idle[-1].is_at_rest):
+            return None
+        self._free -= 1
+        return self._idle.pop()
+
     async def open(self, seconds: float) -> Wire:  # noqa: D102
         while self._idle:
             wire = self._idle.pop()
@@ -233,6 +278,7 @@ class OwnWires(Wires):
         return wire
 
     def keep(self, wire: Wire) -> None:  # noqa: D102
+        wire.rest()
         self._idle.append(wire)
 
     def drop_idle(self) -> None:  # noqa: D102
