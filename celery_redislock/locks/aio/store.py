@@ -289,15 +289,17 @@ class Store:
         """Send a request over one of these connections when it is its turn; as :meth:`answer`."""
         operation, keys, args, understand, name, confirm, waits = request
         data = self.verbs._scripts._request(operation, keys, args)
-        # A connection at rest, and an answer in one piece: nearly always. All else goes another way.
-        wire = None if confirm or waits else wires.take()
-        if wire is None:
+        if wires.free:
+            wires.free -= 1
+        else:
             try:
                 await wires.turn()
             except OSError as error:  # the server does not answer
                 raise self._failed(request, error, was_refused=False, was_sent=False) from error
-        sent_at = boottime()
         try:
+            # A connection at rest, and an answer in one piece: nearly always. All else goes another way.
+            wire = None if confirm or waits else wires.take()
+            sent_at = boottime()
             if wire is not None:
                 try:
                     await wire.send(data, wires.socket_timeout)

@@ -18,7 +18,7 @@ from redis.backoff import NoBackoff
 
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.connection import Connections, asking_anew
-from celery_redislock.locks.wire import Answers, ErrorReply, Nonsense, whole
+from celery_redislock.locks.wire import Answers, ErrorReply, Nonsense
 
 __all__ = ["ClientWires", "Message", "OwnWires", "Wires"]
 
@@ -29,7 +29,7 @@ MOST = 14
 _REFUSED = "the server closed the connection"
 
 #: In place of a time until which an answer is waited for.
-_AT_REST = float("inf")
+AT_REST = float("inf")
 
 
 class Message(NamedTuple):
@@ -69,7 +69,8 @@ class Wire(asyncio.Protocol):
     Its timer is set once for many requests: to set one for each costs as much as to send it.
 
     Attributes:
-        data: what has come and has not been read.
+        data: what has come since the last request; nothing, where it is at rest.
+        until: the loop's time until which an answer is waited for.
     """
 
     def __init__(self, connection: Any) -> None:
@@ -79,8 +80,7 @@ class Wire(asyncio.Protocol):
         self._transport: Any = connection._writer.transport
         self.data = bytes(connection._reader._buffer)
         self._waiter: asyncio.Future[None] = self._loop.create_future()
-        #: The loop's time until which an answer is waited for.
-        self._until = _AT_REST
+        self.until = AT_REST
         self._timer: asyncio.TimerHandle | None = None
         #: Why no answer will come.
         self._error: Exception | None = None
@@ -101,15 +101,10 @@ class Wire(asyncio.Protocol):
         self._error = error or ConnectionError(_REFUSED)
         self._wake()
 
-    def rest(self) -> None:
-        """Note that the answers have been read."""
-        self.data = b""
-        self._until = _AT_REST
-
     def close(self) -> None:
         """Close it at once, with what is on its way."""
         self._error = ConnectionError(_REFUSED)
-        self._until = _AT_REST
+        self.until = AT_REST
         self._transport.abort()
         self._connection._close()
 
@@ -120,9 +115,10 @@ class Wire(asyncio.Protocol):
 
     def send(self, data: bytes, seconds: float) -> "asyncio.Future[None]":
         """Send a request, for whose answers there are so many seconds; await until some of them have come."""
+        self.data = b""
         self._waiter = waiter = self._loop.create_future()
         self._transport.write(data)
-        self._until = until = self._loop.time() + seconds
+        self.until = until = self._loop.time() + seconds
         if self._timer is None or until < self._timer.when():
             self._look()
         return waiter
@@ -130,14 +126,9 @@ class Wire(asyncio.Protocol):
     async def read(self, message: Message) -> list[Any]:
         """Return the answers that have been sent for; raises as :meth:`exchange`."""
         while True:
-            if message.answers == 1 and (reply := whole(self.data)) is not None:
-                self.rest()
-                return [reply]
             answers = Answers(_Arrived(), self.data, float("inf"), time.monotonic)
             with suppress(_UnfinishedError):
-                replies = answers.read(message.answers, of_script=message.of_script, of_wait=message.of_wait)
-                self.rest()
-                return replies
+                return answers.read(message.answers, of_script=message.of_script, of_wait=message.of_wait)
             if self._error is not None:
                 raise self._error
             self._waiter = self._loop.create_future()
@@ -152,11 +143,11 @@ class Wire(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._until == _AT_REST:
+        if self.until == AT_REST:
             return
         # What has come is read first, however late the loop has found it.
-        if self._loop.time() < self._until or self._waiter.done():
-            self._timer = self._loop.call_at(self._until, self._look)
+        if self._loop.time() < self.until or self._waiter.done():
+            self._timer = self._loop.call_at(self.until, self._look)
         else:
             self.connection_lost(TimeoutError("no answer in time"))
 
@@ -170,6 +161,7 @@ class Wires:
         listens: seconds of one request that reads the bells; a server that has gone is noticed after them.
         is_repeating: a request may have been sent several times, although nobody here has repeated it.
         opened: how many connections have been made.
+        free: so many requests may be sent beside those that are on their way.
     """
 
     listens = 1.0
@@ -179,13 +171,13 @@ class Wires:
     def __init__(self, server: str, socket_timeout: float) -> None:
         self.server = server
         self.socket_timeout = socket_timeout
-        self._free = MOST
+        self.free = MOST
         self._queue: deque[asyncio.Future[None]] = deque()
 
     async def turn(self) -> None:
         """Wait until a request may be sent; ends with :meth:`end_turn`, or with the error of :meth:`fail`."""
-        if self._free:
-            self._free -= 1
+        if self.free:
+            self.free -= 1
             return
         turn = asyncio.get_running_loop().create_future()
         self._queue.append(turn)
@@ -197,7 +189,7 @@ class Wires:
             raise
 
     def take(self) -> Any:
-        """Return a connection at rest, and have a turn, if neither has to be waited for; else ``None``."""
+        """Return a connection at rest; ``None`` if there is none."""
         return None
 
     def end_turn(self) -> None:
@@ -207,7 +199,7 @@ class Wires:
             if not turn.done():
                 turn.set_result(None)
                 return
-        self._free += 1
+        self.free += 1
 
     def fail(self, reason: str) -> None:
         """The server does not answer: those in the queue would wait as long, one after the other."""
@@ -251,17 +243,16 @@ class OwnWires(Wires):
         self._idle: list[Wire] = []
 
     def take(self) -> Wire | None:  # noqa: D102
-        if not (self._free and self._idle and self._idle[-1].is_at_rest):
-            return None
-        self._free -= 1
-        return self._idle.pop()
-
-    async def open(self, seconds: float) -> Wire:  # noqa: D102
         while self._idle:
             wire = self._idle.pop()
             if wire.is_at_rest:
                 return wire
             wire.close()
+        return None
+
+    async def open(self, seconds: float) -> Wire:  # noqa: D102
+        if (kept := self.take()) is not None:
+            return kept
         connection = self._class(
             **{**self._kwargs, "socket_timeout": seconds, "socket_connect_timeout": seconds}
         )
@@ -278,7 +269,8 @@ class OwnWires(Wires):
         return wire
 
     def keep(self, wire: Wire) -> None:  # noqa: D102
-        wire.rest()
+        wire.data = b""
+        wire.until = AT_REST
         self._idle.append(wire)
 
     def drop_idle(self) -> None:  # noqa: D102
