@@ -1,4 +1,7 @@
-"""One loop's access to a lock server: the verbs of a store, carried out without holding up the loop."""
+"""One loop's access to a lock server: the verbs of a store, carried out without holding up the loop.
+
+The file is long because the bells stand here, too: they ask by a store, and its verbs wait for them.
+"""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
