@@ -40,7 +40,7 @@ _RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del
 def main() -> None:
     sections: Mapping[str, Callable[..., list[Figure]]] = {
         "acquiring": _acquiring, "on-the-server": _on_the_server, "renewing": _renewing, "client": client,
-        "aio": aio, "redlock": redlock,
+        "aio": aio, "one-task": one_task, "redlock": redlock,
     }  # fmt: skip
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="few short rounds: shows only that it runs")
@@ -251,11 +251,18 @@ def _on_server(url: str, times: int) -> list[Figure]:
 
 
 def _cost(once: Callable[[str], None], pairs: int) -> Callable[[], Mapping[str, float]]:
+    def each(names: Sequence[str]) -> None:
+        for name in names:
+            once(name)
+
+    return _cost_of(each, pairs)
+
+
+def _cost_of(each: Callable[[Sequence[str]], None], pairs: int) -> Callable[[], Mapping[str, float]]:
     def measure() -> Mapping[str, float]:
         names = [f"lock-{next(_numbers)}" for _ in range(pairs)]
         cpu, wall = time.process_time(), time.perf_counter()
-        for name in names:
-            once(name)
+        each(names)
         return {
             "wall": (time.perf_counter() - wall) / pairs,
             "cpu": (time.process_time() - cpu) / pairs,
@@ -374,6 +381,75 @@ def aio(_everywhere: Sequence[Place], *, quick: bool) -> list[Figure]:
         Figure("  with a redis.asyncio client", ratios(found, "rate", "ours, a client", "by hand")),
         *(Figure(f"  {name}", found[name]["rate"], unit="/s") for name in found),
         *(Figure(f"  {name}: CPU of the client", found[name]["cpu"], unit="us") for name in found),
+    ]
+
+
+def one_task(_everywhere: Sequence[Place], *, quick: bool) -> list[Figure]:
+    """What a lock costs one task of asyncio, against a thread, and against the bare round trips of a loop.
+
+    The process and its server share one core, where one can be chosen.
+    """
+    import asyncio
+
+    from celery_redislock.embedded import EmbeddedServer
+    from celery_redislock.locks import Lock, aio, connect
+
+    times, pairs = (2, 50) if quick else (61, 100)
+    say("acquiring and releasing, one task")
+    loop = asyncio.new_event_loop()
+    place = places()[0]
+    before = os.sched_getaffinity(0) if place.client else ()
+
+    class Trips(asyncio.Protocol):
+        answer: "asyncio.Future[bytes]"
+
+        def data_received(self, data: bytes) -> None:
+            self.answer.set_result(data)
+
+    with EmbeddedServer() as server:
+        pin(place.client, os.getpid())
+        pin(place.server, server.pid)
+        store, of_loop = connect(server.redis_url), aio.connect(server.redis_url)
+        made = loop.create_unix_connection(Trips, server.socket_path)
+        transport, trips = loop.run_until_complete(made)
+
+        def by_thread(name: str) -> None:
+            lock = Lock(store, name)
+            assert lock.acquire(0)
+            assert lock.release()
+
+        async def by_task(name: str) -> None:
+            lock = aio.Lock(of_loop, name)
+            assert await lock.acquire(0)
+            assert await lock.release()
+
+        async def ask(operation: str, keys: Sequence[str], args: Sequence[str]) -> None:
+            trips.answer = loop.create_future()
+            transport.write(store._scripts._request(operation, keys, args))
+            await trips.answer
+
+        async def by_hand(name: str) -> None:
+            keys = [f"redislock:{{{name}}}:lock", "redislock:index"]
+            await ask("acquire", keys, [f"job/{name}\0{_ABOUT}", "30000", name])
+            await ask("release", keys, [f"job/{name}\0", name, ""])
+
+        def in_loop(once: Callable[[str], Awaitable[None]]) -> Callable[[], Mapping[str, float]]:
+            async def work(names: Sequence[str]) -> None:
+                for name in names:
+                    await once(name)
+
+            return _cost_of(lambda names: loop.run_until_complete(work(names)), pairs)
+
+        contenders = {"Lock": _cost(by_thread, pairs), "aio.Lock": in_loop(by_task), "bare": in_loop(by_hand)}
+        found = rounds(times, contenders)
+        transport.close()
+        loop.run_until_complete(of_loop.aclose())
+        loop.close()
+    pin(before, os.getpid())
+    return [
+        Figure("one task: CPU of aio.Lock / Lock", ratios(found, "cpu", "aio.Lock", "Lock"), 1.8),
+        Figure("one task: wall of aio.Lock / Lock", ratios(found, "wall", "aio.Lock", "Lock")),
+        *(Figure(f"  {name}: CPU", [cpu * 1e6 for cpu in found[name]["cpu"]], unit="us") for name in found),
     ]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as quoted
 from operator import methodcaller
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from celery_redislock.exceptions import LockKeyError
 from celery_redislock.locks.clock import Clock
@@ -20,7 +20,7 @@ from celery_redislock.locks.store import NOBODY, RUNNING, Entry, Grant, Hold, Lo
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.log import logger
 
-__all__ = ["PAUSE", "SHORTEST", "Attempt", "coroutine", "end", "owe"]
+__all__ = ["PAUSE", "SHORTEST", "Attempt", "Step", "Steps", "coroutine", "drive", "ending", "owe", "settled"]
 
 #: Seconds between two looks of one that waits at who holds the lock, at most and at least.
 PAUSE = 1.0
@@ -41,8 +41,10 @@ BAND = 1
 #: What an attempt asks of a store: one verb, or some.
 Step: TypeAlias = Callable[[LockStore], Any]
 
-#: The steps of an attempt. It is sent the answer to each, or thrown what was raised instead.
-Steps: TypeAlias = Generator[Step, Any, Hold | None]
+T = TypeVar("T")
+
+#: Steps that whoever carries them out sends the answer to each, or throws what was raised instead.
+Steps: TypeAlias = Generator[Step, Any, T]
 
 
 @dataclass(eq=False, slots=True)
@@ -76,21 +78,10 @@ class Attempt:
         ``None`` waits for ever, 0 asks once. Raises as :meth:`LockStore.acquire` and :meth:`LockStore.park`;
         what is left of it then is released in the background.
         """
-        steps = self.steps(timeout)
-        try:
-            step = next(steps)
-            while True:
-                try:
-                    answer = step(self.store)
-                except BaseException as error:  # noqa: BLE001  it decides
-                    step = steps.throw(error)
-                else:
-                    step = steps.send(answer)
-        except StopIteration as last:
-            refused: Hold | None = last.value
-            return refused
+        refused: Hold | None = drive(self.store, self.steps(timeout))
+        return refused
 
-    def steps(self, timeout: float | None) -> Steps:
+    def steps(self, timeout: float | None) -> "Steps[Hold | None]":
         """Do the same step by step: whoever drives it carries each out, in a thread or in a loop."""
         give_up = float("inf") if timeout is None else self.clock() + timeout
         pid = os.getpid()
@@ -121,7 +112,7 @@ class Attempt:
                 watchdog_of(self.store).owe(leave, within=within, what=repr(self.key))
             raise
 
-    def _ask_again(self, refused: Hold, give_up: float) -> Steps:
+    def _ask_again(self, refused: Hold, give_up: float) -> "Steps[Hold | None]":
         """Ask after random pauses; ``None`` when held, else who held it when time was up.
 
         Where servers vote, waiters that ask at once each get some votes and none enough: nothing but chance
@@ -147,12 +138,13 @@ class Attempt:
         """Return the seconds between two looks of one that waits, at most."""
         return min(PAUSE, self.store.patience / 2)
 
-    def _take(self, term: Term, pid: int, *, starts_run: bool = False) -> Steps:
+    def _take(self, term: Term, pid: int, *, starts_run: bool = False) -> "Steps[Hold | None]":
         """Make one request for the lock, and have the hold kept; return who refused it, if anybody."""
+        more: dict[str, Any] = {"starts_run": True} if starts_run else {}
+        if self.limit is not None:
+            more["limit"] = self.limit
         facts = self.facts(pid)
-        answer = yield lambda store: store.acquire(
-            *term, facts=facts, starts_run=starts_run, limit=self.limit
-        )
+        answer = yield lambda store: store.acquire(*term, facts=facts, **more)
         if isinstance(answer, Refusal):
             return answer.hold
         # No message was named, so no mark can have answered.
@@ -160,7 +152,9 @@ class Attempt:
         self.keep(term, answer)
         return None
 
-    def _stand_in_line(self, term: Term, pid: int, refused: Hold | None, give_up: float) -> Steps:
+    def _stand_in_line(
+        self, term: Term, pid: int, refused: Hold | None, give_up: float
+    ) -> "Steps[Hold | None]":
         """Wait until the lock is handed to this token; ``None`` when held, else who held it when time was up.
 
         Whoever ends a hold hands the lock to the first in line, as a claim that lives until its holder must
@@ -229,26 +223,49 @@ class Attempt:
         return f'{begin},"since":{time.time():.3f}{self.says}}}'
 
 
-def end(store: LockStore, lease: Lease, *, trusted: bool) -> bool:
-    """Stop renewing a lease that has ended, and release it; tell whether it was still ours.
+def drive(store: LockStore, steps: "Steps[T]") -> T:
+    """Carry out steps in this thread; return what they return, and raise what they raise."""
+    try:
+        step = next(steps)
+        while True:
+            try:
+                answer = step(store)
+            except BaseException as error:  # noqa: BLE001  they decide
+                step = steps.throw(error)
+            else:
+                step = steps.send(answer)
+    except StopIteration as last:
+        value: T = last.value
+        return value
 
-    ``trusted``: it was until it ended. Where the server cannot be reached, it is released in the background.
-    Raises as :meth:`LockStore.release`.
+
+def settled(value: T) -> "Steps[T]":
+    """Return a value that takes no step."""
+    yield from ()
+    return value
+
+
+def ending(store: LockStore, lease: Lease) -> "Steps[bool]":
+    """Stop renewing a lease now, and release it; the answer: whether it was still ours.
+
+    Where the server cannot be reached, it is released in the background. Raises as :meth:`LockStore.release`.
     """
+    trusted = lease.trusted
+    lease.end()  # first: where this is interrupted, it is renewed no more
     watchdog_of(store).forget(lease.token)
     try:
-        answer = store.release(lease.key, lease.token)
+        answer = yield lambda store: store.release(lease.key, lease.token)
     except BaseException as error:
         owe(store, lease.term, error)
         raise
-    return answer.gave_back(trusted=trusted)
+    return bool(answer.gave_back(trusted=trusted))
 
 
-def owe(store: LockStore, term: Term, error: BaseException) -> None:
-    """Release in the background a hold that an unanswered, or interrupted, request may have left."""
+def owe(store: LockStore, term: Term, error: BaseException, step: Step | None = None) -> None:
+    """Do in the background what an unanswered or interrupted request has left undone: normally a release."""
     if not isinstance(error, LockKeyError):  # that is an answer: nothing was taken
-        release = functools.partial(store.release, term.name, term.token)
-        watchdog_of(store).owe(release, within=term.ttl, what=repr(term.name))
+        step = step or methodcaller("release", term.name, term.token)
+        watchdog_of(store).owe(functools.partial(step, store), within=term.ttl, what=repr(term.name))
 
 
 @functools.lru_cache(maxsize=1024)

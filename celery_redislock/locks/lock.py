@@ -1,37 +1,19 @@
-"""An exclusive lock for anybody: one owner's hold on one name, without Celery."""
+"""An exclusive lock for anybody: one thread's hold on one name, without Celery."""
 
 import functools
-import os
 import threading
-import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from celery_redislock.exceptions import LockOptionError, RedisLockError
-from celery_redislock.locks.attempt import Attempt, coroutine, end
-from celery_redislock.locks.clock import Clock, boottime, is_seconds
+from celery_redislock.locks.attempt import Attempt, coroutine, drive
+from celery_redislock.locks.clock import Clock, boottime
+from celery_redislock.locks.holding import Held, Holding
 from celery_redislock.locks.lease import DRIFT, LockLease
-from celery_redislock.locks.naming import joint_name, names_of
 from celery_redislock.locks.store import Grant, Hold, LockStore, Term
-from celery_redislock.locks.terms import check_store, check_terms, check_token, refuse_others
 from celery_redislock.locks.watchdog import watchdog_of
 
-#: Why a hold cannot be continued.
-NOT_CONTINUED = "nobody holds it under the token that was to be continued"
 
-
-@dataclass(eq=False, slots=True)
-class Entry:
-    """One thread's hold: in which process and coroutine it began, and how often the thread entered."""
-
-    lease: LockLease
-    coroutine: object | None
-    pid: int
-    depth: int = 1
-
-
-class Lock:
+class Lock(Holding[Held]):
     """Exclusive access to one name, for as long as its process lives and renews it.
 
     ::
@@ -52,6 +34,10 @@ class Lock:
     Not for coroutines, which would hold it together, and stand still while one waits; a second one of the
     same thread is refused. For them there is ``celery_redislock.locks.aio``.
     """
+
+    _kind = "thread"
+    _stores = ("least_ttl", "connect")
+    _store: LockStore
 
     def __init__(
         self,
@@ -107,45 +93,13 @@ class Lock:
             LockOptionError: the name is empty, it or the owner is no text, a number is out of its range,
                 or the store is none; or another library's word was used.
         """
-        refuse_others(name, others)
-        check_store(name, store, "least_ttl", "connect")
-        if token is not None:
-            check_token(name, token)
-        names = names_of(name)
-        for each in names:
-            check_terms(
-                each, ttl=ttl, wait=wait, owner=owner, margin=margin, lock_delay=lock_delay,
-                on_lost=on_lost, on_state=on_state, least=store.least_ttl,
-            )  # fmt: skip
-        self.name = ", ".join(names)
-        self._key = joint_name(names)
-        if " " in self._key:
-            from celery_redislock.locks.joined import joined  # noqa: PLC0415  imports redis
-
-            store = joined(store)
-        if lock_delay and not store.keeps_lines:
-            problem = f"lock_delay={lock_delay:g} is not kept by a quorum of servers; leave it out"
-            raise LockOptionError(repr(name), [problem])
-        self._store = store
-        self._ttl = ttl
-        self._wait = wait
-        self._token = token
-        self._owner = owner
-        self._auto_renew = auto_renew
-        self._reentrant = reentrant
-        self._on_lost = on_lost
-        self._on_state = on_state
-        self._margin = margin
-        self._lock_delay = lock_delay
-        self._clock = clock
+        self._set_terms(
+            store, name, others, ttl=ttl, wait=wait, owner=owner, token=token, auto_renew=auto_renew,
+            reentrant=reentrant, on_lost=on_lost, on_state=on_state, margin=margin, lock_delay=lock_delay,
+            clock=clock,
+        )  # fmt: skip
         # By the class, which gevent may replace: one for all locks, because each costs more than a trip does.
         self._thread: Any = _threads(threading.local)
-        self._holds: dict[object, Entry] = {}
-
-    def __del__(self) -> None:
-        """Renew no more what nobody is left to release."""
-        for entry in vars(self).get("_holds", {}).values():
-            watchdog_of(self._store).unwatch(entry.lease)
 
     def acquire(self, timeout: float | None = None) -> bool:
         """Take the lock, waiting for it if need be; at once if this thread holds it already.
@@ -166,9 +120,7 @@ class Lock:
             LockLost: this thread holds it already, but that hold was lost; :meth:`release` it first. Or
                 nobody holds it under the ``token``.
         """
-        if timeout is not None and not is_seconds(timeout):
-            check_terms(self.name, timeout=timeout)
-        return self._wait_for(timeout) is None
+        return drive(self._store, self._acquiring(timeout)) is None
 
     def release(self) -> bool:
         """Release the lock; atomic, and only if this very hold still has it.
@@ -181,16 +133,7 @@ class Lock:
             LockUnavailable: the server cannot be reached; the lock is released in the background.
             LockKeyError: the key on the server is not a lock any more.
         """
-        entry = self._required()
-        lease = entry.lease
-        entry.depth -= 1
-        if entry.depth:
-            return lease.held
-        trusted = lease.trusted
-        # First: where this is interrupted, it is renewed no more.
-        lease.end()
-        self._holds.pop(self._thread.marker, None)
-        return end(self._store, lease, trusted=trusted)
+        return drive(self._store, self._releasing())
 
     def renew(self, ttl: float | None = None) -> bool:
         """Set the remaining time back to the ttl; atomic. Needed only without ``auto_renew``.
@@ -207,23 +150,7 @@ class Lock:
             LockUnavailable: the server cannot be reached; the earlier of the old and the new end counts.
             LockKeyError: the key on the server is not a lock any more.
         """
-        lease = self._required().lease
-        if lease.lost:
-            return False
-        if ttl is not None:
-            check_terms(self.name, ttl=ttl, least=self._store.least_ttl)
-            lease.term = Term(lease.key, lease.token, ttl + self._lock_delay)
-            # The server may shorten it, although no answer comes.
-            lease.trust_for(lease.term.ttl)
-        term = lease.term
-        try:
-            answer = self._store.renew([term])
-            lease.learn(answer.renewed[0], answer.sent_at, answer.answered_at, ttl=term.ttl)
-        finally:
-            if ttl is not None and self._auto_renew and lease.held:
-                # Its next renewal was due by the old ttl.
-                watchdog_of(self._store).watch(lease)
-        return lease.held
+        return drive(self._store, self._renewing(ttl))
 
     def check(self) -> None:
         """Raise if the lock was lost; free of cost while it can be trusted (see :meth:`Lease.check`).
@@ -247,139 +174,47 @@ class Lock:
         """Whether anybody holds the lock now, this thread included; one request. Raises as :meth:`holder`."""
         return self.holder() is not None
 
-    @property
-    def token(self) -> str | None:
-        """What the server knows this hold by, to be handed to another ``Lock``; ``None`` if not held."""
-        return None if (entry := self._entry) is None else entry.lease.token
-
-    @property
-    def fence(self) -> int | None:
-        """This hold's fencing token, larger than every earlier one of this lock; ``None`` if not held.
-
-        Of a hold that a ``token`` continues only the one that acquired it knows the fence.
-        """
-        return None if (entry := self._entry) is None else entry.lease.fence
-
-    @property
-    def held(self) -> bool:
-        """Whether this thread holds the lock and has not learnt that it is lost."""
-        return (entry := self._entry) is not None and entry.lease.held
-
     def __enter__(self) -> "Lock":
-        refused = self._wait_for(self._wait)
-        if refused is not None:
-            raise busy(self.name, refused)
+        drive(self._store, self._entering())
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._entry is None and (error is not None or self._thread.marker in self._holds):
-            return  # its own error matters more; or this is a fork, whose parent entered the block
-        lease = self._required().lease
-        try:
-            released = self.release()
-        except RedisLockError:
-            if error is None:
-                raise
-            return  # the body's own error matters more; the lock is released in the background, or expires
-        if not released and error is None:
-            # The body believes it was alone all the time; it was not.
-            raise lease.missed()
+        drive(self._store, self._leaving(error))
 
-    @property
-    def _entry(self) -> Entry | None:
-        """This thread's hold, lost or not. A forked child inherits its parent's, and does not hold."""
-        entry = self._holds.get(self._thread.marker)
-        return None if entry is None or entry.pid != os.getpid() else entry
+    def _joined(self, store: LockStore) -> LockStore:
+        from celery_redislock.locks.joined import joined  # noqa: PLC0415  imports redis
 
-    def _required(self) -> Entry:
-        if (entry := self._entry) is not None:
-            return entry
-        if self._token is None:
-            from celery_redislock.locks.errors import LockNotHeld  # noqa: PLC0415  imports redis
+        return joined(store)
 
-            raise LockNotHeld(self.name, "thread")
-        return Entry(self._lease_of(self._token), None, os.getpid())
+    def _beside_of(self, store: LockStore) -> LockStore:
+        return store
 
-    def _lease_of(self, token: str) -> LockLease:
-        """Return the lease of a hold that was acquired elsewhere: in this process, or in another."""
+    def _who(self) -> object:
+        return self._thread.marker
+
+    def _insist(self, held: Held) -> None:
+        if held.coroutine is not coroutine():
+            raise RuntimeError(
+                f"another coroutine of this thread holds the lock {self.name!r}; a thread holds it as a "
+                "whole: use celery_redislock.locks.aio, or let each coroutine hold it in a thread of its "
+                "own (asyncio.to_thread)"
+            )
+
+    def _elsewhere(self, token: str) -> Held:
         known = watchdog_of(self._store).watched(token)
         if isinstance(known, LockLease) and known.key == self._key:
-            return known
-        term = self._term(token)
-        return LockLease(self._store, term, elsewhere(term, self._clock), clock=self._clock)
+            return Held(known)
+        return super()._elsewhere(token)
 
-    def _term(self, token: str) -> Term:
-        return Term(self._key, token, self._ttl + self._lock_delay)
+    def _attempt(self, who: object) -> Attempt:
+        keep = functools.partial(self._keep, who)
+        return Attempt(
+            self._store, self._key, self._kept_for, self._owner, keep, self._clock, None, self._says
+        )
 
-    def _wait_for(self, timeout: float | None) -> Hold | None:
-        """Acquire within the timeout: ``None`` when held, else who held the lock at the last attempt."""
-        if (entry := self._entry) is not None:
-            if entry.coroutine is not coroutine():
-                raise RuntimeError(
-                    f"another coroutine of this thread holds the lock {self.name!r}; a thread holds it as a "
-                    "whole: use celery_redislock.locks.aio, or let each coroutine hold it in a thread of its "
-                    "own (asyncio.to_thread)"
-                )
-            if not self._reentrant:
-                raise RuntimeError(f"this thread holds the lock {self.name!r} already (reentrant=False)")
-            # A lost hold is not replaced by a new one: the outer block would not learn of the loss.
-            entry.lease.check()
-            entry.depth += 1
-            return None
-        if self._token is None:
-            return self._attempt().within(timeout)
-        term = self._term(self._token)
-        answer = self._store.renew([term])
-        if not answer.renewed[0]:
-            raise self._lease_of(self._token).loss(NOT_CONTINUED)
-        self._keep(term, Grant(None, False, answer.sent_at, answer.answered_at))
-        return None
-
-    def _attempt(self) -> Attempt:
-        """Return an attempt of this thread to hold it."""
-        ttl = self._ttl + self._lock_delay
-        attempt = Attempt(self._store, self._key, ttl, self._owner, self._keep, self._clock)
-        if self._lock_delay:
-            attempt.says = f',"delay":{self._lock_delay}'
-        return attempt
-
-    def _keep(self, term: Term, grant: Grant) -> None:
-        """Note a hold of this thread, and have it renewed."""
-        on_lost = None if self._on_lost is None else while_alive(self, self._on_lost)
-        lease = LockLease(self._store, term, grant, on_lost=on_lost, clock=self._clock)
-        if self._lock_delay or self._margin != DRIFT or self._on_state is not None:
-            on_state = None if self._on_state is None else while_alive(self, self._on_state, told=1)
-            lease.limit_trust(self._margin, grant.sent_at, self._lock_delay, on_state)
-        if self._auto_renew:
-            watchdog_of(self._store).watch(lease)
-        self._holds[self._thread.marker] = Entry(lease, coroutine(), os.getpid())
-
-
-def busy(name: str, holder: Hold) -> Exception:
-    """Return the error for who has waited in vain."""
-    from celery_redislock.locks.errors import LockBusy  # noqa: PLC0415  imports redis
-
-    return LockBusy(name, holder.owner, holder.expires_in)
-
-
-def elsewhere(term: Term, clock: Clock) -> Grant:
-    """Return the grant of a hold that was acquired elsewhere, not trusted before the server is asked."""
-    long_ago = clock() - term.ttl
-    return Grant(None, False, long_ago, long_ago)
-
-
-def while_alive(lock: object, call: Callable[..., Any], *, told: int = 0) -> Callable[..., None]:
-    """Return what calls it with this lock, and so many of the facts it is told, until nobody uses the lock.
-
-    Its lease, which the watchdog has, must not keep it.
-    """
-    known = weakref.ref(lock)
-
-    def tell(*facts: object) -> None:
-        if (alive := known()) is not None:
-            call(alive, *facts[:told])
-
-    return tell
+    def _new_held(self, who: object, term: Term, grant: Grant) -> Held:
+        lease = LockLease(self._store, term, grant, on_lost=self._on_lost, clock=self._clock)
+        return Held(lease, who, coroutine())
 
 
 @functools.cache

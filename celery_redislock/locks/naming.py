@@ -53,6 +53,8 @@ def names_of(name: Any) -> list[Any]:
 
 def joint_name(names: list[str]) -> str:
     """Return the name of a lock of several names: each once, in one order, a space between two."""
+    if len(names) == 1:
+        return lock_name(names[0])
     return " ".join(sorted({lock_name(each) for each in names}))
 
 

@@ -2,16 +2,19 @@
 
 import os
 from collections.abc import Callable
+from copy import copy
+from operator import methodcaller
 from typing import Any, NoReturn
 
 from celery_redislock.exceptions import LockUpgradeError
-from celery_redislock.locks.attempt import Attempt
+from celery_redislock.locks.attempt import Attempt, Steps, drive, owe, settled
 from celery_redislock.locks.clock import Clock, boottime
-from celery_redislock.locks.lock import Entry, Lock
+from celery_redislock.locks.holding import H, Held, Holding
+from celery_redislock.locks.lock import Lock
 from celery_redislock.locks.store import Hold, LockStore
 from celery_redislock.locks.terms import check_lines, check_store, refuse_others
 
-__all__ = ["ReadWriteLock"]
+__all__ = ["ReadWriteLock", "Reading", "Writing"]
 
 #: More than will ever read at once.
 READERS = 1_000_000_000
@@ -72,46 +75,94 @@ class ReadWriteLock:
         self.write.reader = self.read
 
 
-class Reader(Lock):
-    """The side of those that read."""
+class Reading(Holding[H]):
+    """What those that read do otherwise, step by step."""
 
-    writer: "Writer"
+    writer: "Writing[H]"
 
     @property
     def fence(self) -> None:
         """Nothing orders those that read: they change nothing."""
         return
 
-    def release(self) -> bool:
-        entry = self._required()
-        writes = self.writer._entry
-        if writes is None or writes.lease is not entry.lease:
-            return super().release()
-        entry.depth -= 1
-        if not entry.depth:
-            del self._holds[self._thread.marker]
-        return entry.lease.held
+    def _releasing(self) -> "Steps[bool]":
+        held = self._required()
+        writes = self.writer._held
+        if writes is None or writes.lease is not held.lease:
+            return super()._releasing()
+        held.depth -= 1
+        if not held.depth:
+            del self._holds[held.who]
+        return settled(held.lease.held)
 
-    def _wait_for(self, timeout: float | None) -> Hold | None:
-        writes = self.writer._entry
-        if writes is None or self._entry is not None:
-            return super()._wait_for(timeout)
-        self.writer._wait_for(timeout)  # it is held, so that nothing is sent
+    def _acquiring(self, timeout: float | None) -> "Steps[Hold | None]":
+        writes = self.writer._held
+        if writes is None or self._held is not None:
+            return (yield from super()._acquiring(timeout))
+        yield from self.writer._acquiring(timeout)  # it is held, so that nothing is sent
         writes.depth -= 1
-        self._holds[self._thread.marker] = Entry(writes.lease, writes.coroutine, writes.pid)
+        self._holds[writes.who] = reads = copy(writes)
+        reads.depth = 1
         return None
 
-    def _attempt(self) -> Attempt:
-        attempt = super()._attempt()
+    def _attempt(self, who: Any) -> Attempt:
+        attempt = super()._attempt(who)
         attempt.limit = READERS
         attempt.says = f',"mode":"read","limit":{READERS}'
         return attempt
 
 
-class Writer(Lock):
-    """The side of the one that writes: a :class:`~celery_redislock.locks.Lock` that can be downgraded."""
+class Writing(Holding[H]):
+    """What the one that writes does otherwise, step by step."""
 
-    reader: Reader
+    reader: Reading[H]
+
+    def _downgrading(self) -> "Steps[bool]":
+        held = self._required()
+        if held.depth > 1:
+            raise RuntimeError(
+                f"this {self._kind} has entered the write lock {self.name!r} {held.depth} times; "
+                "release the inner ones first"
+            )
+        lease = held.lease
+        term = lease.term
+        # First: the server may let others read, although no answer comes.
+        del self._holds[held.who]
+        self.reader._holds.setdefault(held.who, held)
+        trusted = lease.trusted
+        facts = self.reader._attempt(held.who).facts(os.getpid())
+        downgrade = methodcaller("downgrade", *term, facts=facts)
+        try:
+            answer = yield downgrade
+        except BaseException as error:
+            owe(self._beside, term, error, downgrade)
+            raise
+        if not answer.gave_back(trusted=trusted):
+            lease.lose("it was gone when it should be downgraded")
+        return lease.held
+
+    def _releasing(self) -> "Steps[bool]":
+        held = self._required()
+        reads = self.reader._held
+        is_last = held.depth == 1 and reads is not None and reads.lease is held.lease
+        return self._downgrading() if is_last else super()._releasing()
+
+    def _leaving(self, error: BaseException | None) -> "Steps[None]":
+        was_downgraded = self._held is None and self.reader._held is not None
+        yield from self.reader._leaving(error) if was_downgraded else super()._leaving(error)
+
+    def _acquiring(self, timeout: float | None) -> "Steps[Hold | None]":
+        if self._held is None and self.reader._held is not None:
+            raise LockUpgradeError(self.name)
+        return super()._acquiring(timeout)
+
+
+class Reader(Reading[Held], Lock):
+    """The side of those that read."""
+
+
+class Writer(Writing[Held], Lock):
+    """The side of the one that writes: a :class:`~celery_redislock.locks.Lock` that can be downgraded."""
 
     def downgrade(self) -> bool:
         """Read on under the same token, and let others read: ``read`` is held from now on, and not ``write``.
@@ -124,46 +175,12 @@ class Writer(Lock):
         Raises:
             LockNotHeld: this thread does not hold the write.
             RuntimeError: it has entered it more than once.
-            LockUnavailable: the server cannot be reached: from now on others may read, or not.
+            LockUnavailable: the server cannot be reached: it is repeated in the background, so others may
+                read from now on, or soon.
             LockKeyError: the key on the server is not a lock any more.
         """
-        entry = self._required()
-        if entry.depth > 1:
-            raise RuntimeError(
-                f"this thread has entered the write lock {self.name!r} {entry.depth} times; "
-                "release the inner ones first"
-            )
-        lease = entry.lease
-        term = lease.term
-        # First: the server may let others read, although no answer comes.
-        thread = self._thread.marker
-        del self._holds[thread]
-        self.reader._holds.setdefault(thread, Entry(lease, entry.coroutine, entry.pid))
-        trusted = lease.trusted
-        facts = self.reader._attempt().facts(os.getpid())
-        answer = self._store.downgrade(term.name, term.token, term.ttl, facts=facts)
-        if not answer.gave_back(trusted=trusted):
-            lease.lose("it was gone when it should be downgraded")
-        return lease.held
-
-    def release(self) -> bool:
-        entry = self._required()
-        reads = self.reader._entry
-        if entry.depth == 1 and reads is not None and reads.lease is entry.lease:
-            return self.downgrade()
-        return super().release()
+        return drive(self._store, self._downgrading())
 
     def __enter__(self) -> "Writer":
         super().__enter__()
         return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._entry is None and self.reader._entry is not None:
-            self.reader.__exit__(kind, error, trace)  # it was downgraded in its block
-        else:
-            super().__exit__(kind, error, trace)
-
-    def _wait_for(self, timeout: float | None) -> Hold | None:
-        if self._entry is None and self.reader._entry is not None:
-            raise LockUpgradeError(self.name)
-        return super()._wait_for(timeout)

@@ -2,17 +2,17 @@
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial
 from typing import Any, NoReturn
 
-from celery_redislock.exceptions import LockOptionError, RedisLockError
-from celery_redislock.locks.attempt import Attempt, Step, end
+from celery_redislock.exceptions import LockOptionError
+from celery_redislock.locks.attempt import Attempt, Steps, drive, ending
 from celery_redislock.locks.clock import Clock, boottime
+from celery_redislock.locks.holding import Held, leaving
 from celery_redislock.locks.lease import Lease, LockLease
 from celery_redislock.locks.limits import A_YEAR, replace_limit
-from celery_redislock.locks.lock import busy
 from celery_redislock.locks.naming import lock_name
 from celery_redislock.locks.store import Grant, Hold, Limit, LockStore, Term
 from celery_redislock.locks.terms import check_lines, check_store, check_terms, check_token, refuse_others
@@ -75,7 +75,10 @@ class Permit:
             RuntimeError: this process is a fork of the one that holds it.
         """
         self._insist_on_process()
-        return self._semaphore._end(self.lease)
+        return drive(self._semaphore._store, self._releasing())
+
+    def _releasing(self) -> "Steps[bool]":
+        return self._semaphore._ending(self.lease)
 
     def _insist_on_process(self) -> None:
         if self._pid != os.getpid():
@@ -90,18 +93,102 @@ class Permit:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._pid != os.getpid():
             return  # a fork, whose parent entered the block
-        try:
-            released = self.release()
-        except RedisLockError:
-            if error is None:
-                raise
-            return  # the body's own error matters more; it is released in the background, or expires
-        if not released and error is None:
-            # The body believes that no more than the limit were there; they were.
-            raise self.lease.missed()
+        drive(self._semaphore._store, leaving(Held(self.lease), self._releasing(), error))
 
 
-class Semaphore:
+class Permits:
+    """What a semaphore does, step by step: for threads, and for tasks of asyncio."""
+
+    def _set_terms(
+        self, store: Any, beside: LockStore, name: str, limit: int, others: Mapping[str, object], *,
+        ttl: float, wait: float | None, owner: str | None, auto_renew: bool,
+        on_lost: Callable[[Any], object] | None,
+    ) -> None:  # fmt: skip
+        refuse_others(name, others)
+        check_lines(name, beside)
+        check_terms(
+            name, ttl=ttl, wait=wait, owner=owner, on_lost=on_lost, limit=limit, least=beside.least_ttl
+        )  # fmt: skip
+        self.name = name
+        self.limit = limit
+        self._key = lock_name(name)
+        self._store = store
+        self._beside = beside
+        self._ttl = ttl
+        self._wait = wait
+        self._owner = owner
+        self._auto_renew = auto_renew
+        self._on_lost: Any = on_lost
+
+    def _attempt(self, keep: Callable[[Term, Grant], object]) -> Attempt:
+        raise NotImplementedError
+
+    def _permit(self, permits: int, term: Term, grant: Grant) -> Any:
+        raise NotImplementedError
+
+    def _acquiring(self, permits: int, timeout: float | None) -> "Steps[Any]":
+        """Acquire within the timeout: the hold, or else who held it at the last request."""
+        check_terms(self.name, timeout=timeout, permits=permits)
+        kept: list[Any] = []
+        attempt = self._attempt(lambda term, grant: kept.append(self._permit(permits, term, grant)))
+        attempt.limit = self.limit
+        attempt.says = f',"limit":{self.limit}'
+        if permits > 1:
+            attempt.says += f',"permits":{permits}'
+            attempt.may_wait = partial(self._check_limit, permits)
+            yield attempt.may_wait
+        refused = yield from attempt.steps(timeout)
+        return kept[-1] if refused is None else refused
+
+    def _entering(self) -> "Steps[Any]":
+        kept = yield from self._acquiring(1, self._wait)
+        if isinstance(kept, Hold):
+            from celery_redislock.locks.errors import LockBusy  # noqa: PLC0415  imports redis
+
+            raise LockBusy(self.name, kept.owner, kept.expires_in)
+        return kept
+
+    def _ending(self, lease: Lease) -> "Steps[bool]":
+        """Release a hold of this process, once; tell whether it was still ours."""
+        return False if lease.ended else (yield from ending(self._beside, lease))
+
+    def _releasing(self, token: str) -> "Steps[bool]":
+        check_token(self.name, token)
+        lease = watchdog_of(self._beside).watched(token)
+        if lease is not None and lease.key == self._key:
+            return (yield from self._ending(lease))
+        return bool((yield lambda store: store.release(self._key, token)).released)
+
+    def _holders(self, store: LockStore) -> tuple[Hold, ...]:
+        return tuple(hold for hold in store.holders(self._key) if not hold.is_period)
+
+    def _available(self, store: LockStore) -> int:
+        told = store.limit(self._key)
+        holders = self._holders(store)
+        limits = [self.limit, *(int(hold.facts.get("limit", 1)) for hold in holders)]
+        taken = sum(int(hold.facts.get("permits", 1)) for hold in holders)
+        return max(0, (min(limits) if told is None else told.value) - taken)
+
+    def _waiting(self, store: LockStore) -> tuple[Hold, ...]:
+        return tuple(waiter.hold for waiter in store.waiting(self._key)[1])
+
+    def _setting(
+        self, limit: int | None, for_: float | timedelta, by: str | None
+    ) -> Callable[[LockStore], Limit | None]:
+        seconds = for_.total_seconds() if isinstance(for_, timedelta) else for_
+        check_terms(self.name, for_=seconds, by=by, limit=1 if limit is None else limit)
+        return lambda store: replace_limit(store, [self._key], limit, seconds, by=by)
+
+    def _check_limit(self, permits: int, store: LockStore) -> None:
+        """Raise :class:`LockOptionError` where so many places will never be free."""
+        told = store.limit(self._key)
+        limit = self.limit if told is None else told.value
+        if permits > limit:
+            problem = f"permits={permits} is more than its limit, {limit}; ask for fewer, or raise the limit"
+            raise LockOptionError(self.name, [problem])
+
+
+class Semaphore(Permits):
     """At most ``limit`` holds of one name at once, each for as long as its process lives and renews it.
 
     ::
@@ -154,21 +241,11 @@ class Semaphore:
             LockOptionError: the name is no text or empty, the limit no whole number from 1 on, or a time is
                 not a number of seconds in range.
         """
-        refuse_others(name, others)
         check_store(name, store, "least_ttl", "connect")
-        check_lines(name, store)
-        check_terms(
-            name, ttl=ttl, wait=wait, owner=owner, on_lost=on_lost, limit=limit, least=store.least_ttl
-        )
-        self.name = name
-        self.limit = limit
-        self._key = lock_name(name)
-        self._store = store
-        self._ttl = ttl
-        self._wait = wait
-        self._owner = owner
-        self._auto_renew = auto_renew
-        self._on_lost = on_lost
+        self._set_terms(
+            store, store, name, limit, others, ttl=ttl, wait=wait, owner=owner, auto_renew=auto_renew,
+            on_lost=on_lost,
+        )  # fmt: skip
         self._clock = clock
         self._entered: Any = threading.local()
 
@@ -188,7 +265,7 @@ class Semaphore:
             LockUnavailable: the server cannot be reached; what it has granted is released in the background.
             LockKeyError: the key on the server is not a lock.
         """
-        kept = self._wait_for(permits, timeout)
+        kept = drive(self._store, self._acquiring(permits, timeout))
         return kept if isinstance(kept, Permit) else None
 
     def release(self, token: str) -> bool:
@@ -196,11 +273,7 @@ class Semaphore:
 
         Its process learns of that as of a loss, unless it is this one. Raises as :meth:`Permit.release`.
         """
-        check_token(self.name, token)
-        lease = watchdog_of(self._store).watched(token)
-        if lease is not None and lease.key == self._key:
-            return self._end(lease)
-        return self._store.release(self._key, token).released
+        return drive(self._store, self._releasing(token))
 
     def holders(self) -> tuple[Hold, ...]:
         """Return who holds places now, the one whose hold ends first before the others; one request.
@@ -211,19 +284,15 @@ class Semaphore:
             LockUnavailable: the server cannot be reached.
             LockKeyError: the key on the server is not a lock.
         """
-        return tuple(hold for hold in self._store.holders(self._key) if not hold.is_period)
+        return self._holders(self._store)
 
     def available(self) -> int:
         """Return how many places are free now, also if somebody waits for them; two requests."""
-        told = self._store.limit(self._key)
-        holders = self.holders()
-        limits = [self.limit, *(int(hold.facts.get("limit", 1)) for hold in holders)]
-        taken = sum(int(hold.facts.get("permits", 1)) for hold in holders)
-        return max(0, (min(limits) if told is None else told.value) - taken)
+        return self._available(self._store)
 
     def waiting(self) -> tuple[Hold, ...]:
         """Return who waits in line, in order, as they will hold it; one request, as holders()."""
-        return tuple(waiter.hold for waiter in self._store.waiting(self._key)[1])
+        return self._waiting(self._store)
 
     def set_limit(
         self, limit: int | None, *, for_: float | timedelta = A_YEAR, by: str | None = None
@@ -245,63 +314,26 @@ class Semaphore:
             LockOptionError: a value is out of range, or ``by`` no text.
             LockUnavailable: the server cannot be reached.
         """
-        seconds = for_.total_seconds() if isinstance(for_, timedelta) else for_
-        check_terms(self.name, for_=seconds, by=by, limit=1 if limit is None else limit)
-        return replace_limit(self._store, [self._key], limit, seconds, by=by)
+        return self._setting(limit, for_, by)(self._store)
 
     def __enter__(self) -> Permit:
-        kept = self._wait_for(1, self._wait)
-        if isinstance(kept, Hold):
-            raise busy(self.name, kept)
+        kept: Permit = drive(self._store, self._entering())
         self._entered.__dict__.setdefault("permits", []).append(kept)
         return kept
 
     def __exit__(self, *error: Any) -> None:
         self._entered.permits.pop().__exit__(*error)
 
-    def _wait_for(self, permits: int, timeout: float | None) -> Permit | Hold:
-        """Acquire within the timeout: the hold, or else who held it at the last request."""
-        check_terms(self.name, timeout=timeout, permits=permits)
-        kept: list[Permit] = []
+    def _attempt(self, keep: Callable[[Term, Grant], object]) -> Attempt:
+        return Attempt(self._store, self._key, self._ttl, self._owner, keep, self._clock)
 
-        def keep(term: Term, grant: Grant) -> None:
-            def announce(_lease: Lease) -> None:
-                if self._on_lost is not None:
-                    self._on_lost(kept[-1])
+    def _permit(self, permits: int, term: Term, grant: Grant) -> Permit:
+        def announce(_lease: Lease) -> None:
+            if self._on_lost is not None:
+                self._on_lost(permit)
 
-            lease = LockLease(self._store, term, grant, on_lost=announce, clock=self._clock)
-            kept.append(Permit(self, permits, lease))
-            if self._auto_renew:
-                watchdog_of(self._store).watch(lease)
-
-        says, may_wait = self._asks_for(permits)
-        if may_wait is not None:
-            may_wait(self._store)
-        attempt = Attempt(
-            self._store, self._key, self._ttl, self._owner, keep, self._clock, self.limit, says, may_wait
-        )
-        refused = attempt.within(timeout)
-        return kept[-1] if refused is None else refused
-
-    def _asks_for(self, permits: int) -> tuple[str, Step | None]:
-        """Return what a holder of so many places says, and what tells whether they may be waited for."""
-        says = f',"limit":{self.limit}'
-        if permits == 1:
-            return says, None
-        return f'{says},"permits":{permits}', partial(self._check_limit, permits)
-
-    def _check_limit(self, permits: int, store: LockStore) -> None:
-        """Raise :class:`LockOptionError` where so many places will never be free."""
-        told = store.limit(self._key)
-        limit = self.limit if told is None else told.value
-        if permits > limit:
-            problem = f"permits={permits} is more than its limit, {limit}; ask for fewer, or raise the limit"
-            raise LockOptionError(self.name, [problem])
-
-    def _end(self, lease: Lease) -> bool:
-        """Release a hold of this process, once; tell whether it was still ours."""
-        if lease.ended:
-            return False
-        trusted = lease.trusted
-        lease.end()
-        return end(self._store, lease, trusted=trusted)
+        lease = LockLease(self._store, term, grant, on_lost=announce, clock=self._clock)
+        permit = Permit(self, permits, lease)
+        if self._auto_renew:
+            watchdog_of(self._store).watch(lease)
+        return permit

@@ -59,7 +59,7 @@ def check_connect(where: str, prefix: object, socket_timeout: object) -> None:
         raise LockOptionError(where, problems)
 
 
-def check_terms(
+def check_terms(  # noqa: PLR0912  one for each term
     name: object, *, ttl: object = 1.0, timeout: object = None, wait: object = None, owner: object = None,
     by: object = None, for_: object = 1.0, margin: object = 0.1, lock_delay: object = 0.0,
     on_lost: object = None, on_state: object = None, least: float = 0.0, **counts: object,
@@ -84,23 +84,19 @@ def check_terms(
             )
     if least and is_seconds(ttl) and ttl < least:
         problems.append(too_short("ttl", ttl, least))
-    problems += [
-        f"{argument}={seconds!r} is not a number of seconds; None waits for ever, 0 asks once"
-        for argument, seconds in (("timeout", timeout), ("wait", wait))
-        if seconds is not None and not is_seconds(seconds)
-    ]
-    problems += [
-        f"{argument}={text!r} is no text that can be sent; name who it is, or leave it out"
-        for argument, text in (("owner", owner), ("by", by))
-        if text is not None and (not isinstance(text, str) or _UNSENDABLE.search(text))
-    ]
+    for argument, seconds in ("timeout", timeout), ("wait", wait):
+        if seconds is not None and not is_seconds(seconds):
+            what = "is not a number of seconds; None waits for ever, 0 asks once"
+            problems.append(f"{argument}={seconds!r} {what}")
+    for argument, text in ("owner", owner), ("by", by):
+        if text is not None and (not isinstance(text, str) or _UNSENDABLE.search(text)):
+            what = "is no text that can be sent; name who it is, or leave it out"
+            problems.append(f"{argument}={text!r} {what}")
     if not is_seconds(margin) or not 0.01 <= margin <= 0.5:
         problems.append(f"margin={margin!r} is not a part of the ttl from 0.01 to 0.5")
-    problems += [
-        f"{argument}={call!r} cannot be called; give a function"
-        for argument, call in (("on_lost", on_lost), ("on_state", on_state))
-        if call is not None and not callable(call)
-    ]
+    for argument, call in ("on_lost", on_lost), ("on_state", on_state):
+        if call is not None and not callable(call):
+            problems.append(f"{argument}={call!r} cannot be called; give a function")
     for argument, count in counts.items():
         if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MOST:
             problems.append(f"{argument}={count!r} is not a whole number from 1 to {MOST}")

@@ -17,6 +17,7 @@ import redis.asyncio
 from celery_redislock import LockBusy, LockKeyError, LockLost, LockOptionError, LockUnavailable
 from celery_redislock.exceptions import LockLoopError
 from celery_redislock.locks import Lock, aio, attempt
+from celery_redislock.locks.aio.store import Request
 from celery_redislock.locks.aio.wires import MOST, Wires
 from tests.aio import play, until
 from tests.facts import wait_until
@@ -385,6 +386,49 @@ def test_a_check_past_its_deadline_renews(case: RedisCase) -> None:
     play(case, story)
 
 
+def test_a_lock_with_a_delay_keeps_others_out_for_longer_than_it_trusts_itself(case: RedisCase) -> None:
+    """Every renewal keeps the delay; a release ends it."""
+
+    async def story(store: aio.Store) -> None:
+        lock = aio.Lock(store, "n", ttl=30.0, lock_delay=20.0, margin=0.5)
+        await lock.acquire()
+        (held,) = lock._holds.values()
+        (hold,) = case.redis.holders("n")
+        assert 49 < hold.expires_in <= 50
+        assert hold.facts["delay"] == 20.0
+        assert 14 < held.lease.expires_in < 15
+        assert await lock.renew(40.0)
+        assert 59 < case.redis.holders("n")[0].expires_in <= 60
+        assert 19 < held.lease.expires_in < 20
+        assert await lock.release()
+        assert case.holder() is None
+
+    play(case, story)
+
+
+def test_each_state_of_a_hold_is_told_once_in_the_loop(faulty: RedisCase, proxy: FaultyProxy) -> None:
+    """A renewal without an answer makes it unsure, the next one held again; a loss is the last state."""
+    told: list[tuple[bool, bool, str]] = []
+
+    async def story(store: aio.Store) -> None:
+        loop = asyncio.get_running_loop()
+
+        def tell(about: aio.Lock, state: str) -> None:
+            told.append((asyncio.get_running_loop() is loop, about is lock, state))
+
+        lock = aio.Lock(store, "n", ttl=6.0, on_state=tell)
+        await lock.acquire()
+        # Both attempts of a renewal.
+        proxy.fail(Fault.REPLY_LOST, of="renew", at=(1, 2))
+        assert await until(lambda: len(told) == 2)
+        faulty.redis.force_release("n")
+        assert await until(lambda: len(told) == 3)
+        assert await lock.release() is False
+
+    play(faulty, story, proxy.url)
+    assert told == [(True, True, "unsure"), (True, True, "held"), (True, True, "lost")]
+
+
 def test_another_loop_is_refused_before_anything_is_taken(case: RedisCase) -> None:
     store = aio.connect(case.url, prefix=case.prefix)
     lock = aio.Lock(store, "n")
@@ -496,12 +540,98 @@ def test_a_release_is_carried_out_although_its_task_is_cancelled(
         assert await until(lambda: proxy.fired == 1)
         task.cancel()
         assert isinstance(await finished(task), asyncio.CancelledError)
-        assert await until(lambda: bool(store._wires._idle))  # type: ignore[attr-defined]  it was answered
-        assert faulty.redis.holders("n") == ()
+        assert await until(lambda: faulty.redis.holders("n") == ())
         assert proxy.fired == 1
 
     play(faulty, story, proxy.url, socket_timeout=5.0)
     assert no_trace(faulty)
+
+
+def test_a_downgrade_is_carried_out_although_its_task_is_cancelled(
+    faulty: RedisCase, proxy: FaultyProxy
+) -> None:
+    """Also where the server has not seen the request: the watchdog's thread repeats it."""
+
+    async def story(store: aio.Store) -> None:
+        book = aio.ReadWriteLock(store, "n")
+
+        async def work() -> None:
+            await book.write.acquire()
+            proxy.fail(Fault.BLACK_HOLE, of="downgrade")
+            await book.write.downgrade()
+
+        task = asyncio.create_task(work())
+        assert await until(lambda: proxy.fired == 1)
+        task.cancel()
+        assert isinstance(await finished(task), asyncio.CancelledError)
+        other = aio.ReadWriteLock(store, "n")
+        assert await other.read.acquire(timeout=20.0)
+        assert len(faulty.redis.holders("n")) == 2
+        assert await other.read.release()
+
+    play(faulty, story, proxy.url, socket_timeout=5.0)
+
+
+def test_a_lock_whose_connection_is_at_rest_takes_no_task_and_no_timer(case: RedisCase) -> None:
+    """Law 10: either costs as much as a request does."""
+
+    async def story(store: aio.Store) -> None:
+        loop = asyncio.get_running_loop()
+        made: list[str] = []
+
+        def task_of(loop: Any, coro: Any, **more: Any) -> Any:
+            made.append(f"a task of {coro!r}")
+            return asyncio.Task(coro, loop=loop, **more)
+
+        def call_at(when: float, *what: Any, **more: Any) -> Any:
+            made.append(f"a timer of {what!r}")
+            return at_first(when, *what, **more)
+
+        async with aio.Lock(store, "n"):  # the connection, and its timer
+            pass
+        at_first = loop.call_at
+        loop.call_at = call_at  # type: ignore[method-assign]
+        loop.set_task_factory(task_of)
+        async with aio.Lock(store, "n") as lock:
+            assert await lock.renew()
+        loop.set_task_factory(None)
+        del loop.call_at
+        assert made == []
+
+    play(case, story, socket_timeout=20.0)
+
+
+def test_an_answer_that_the_loop_finds_late_is_taken_and_its_connection_kept(case: RedisCase) -> None:
+    async def story(store: aio.Store) -> None:
+        async with aio.Lock(store, "other"):
+            pass
+        task = asyncio.create_task(aio.Lock(store, "n").acquire(0))
+        await asyncio.sleep(0)
+        time.sleep(2 * SOCKET_TIMEOUT)  # the loop stands still
+        assert await task
+        async with aio.Lock(store, "other"):
+            pass
+        assert store._wires.opened == 1
+
+    play(case, story)
+
+
+def test_an_answer_of_another_shape_is_told_at_once(case: RedisCase) -> None:
+    """It has come: nobody waits for another one."""
+
+    def shape(*_: object) -> None:
+        raise LookupError
+
+    async def story(store: aio.Store) -> None:
+        async with aio.Lock(store, "n"):
+            pass
+        request = Request("ring", [store.beside.bell("n", "1")], ["1000"], shape, "n")
+        before = time.monotonic()
+        with pytest.raises(LockUnavailable, match="no answer to this"):
+            await store.answer(request)
+        assert time.monotonic() - before < SOCKET_TIMEOUT
+
+    play(case, story)
 
 
 def test_a_turn_that_was_given_to_a_cancelled_task_is_given_on() -> None:
@@ -556,7 +686,7 @@ def test_a_lost_answer_is_asked_for_again_under_the_same_token(
         assert await lock.holder() is not None
         (held,) = lock._holds.values()
         assert (await store.ask(lambda verbs: verbs.renew([held.lease.term]))).renewed == [True]
-        assert await store.end(held.lease)
+        assert await store.drive(attempt.ending(store.beside, held.lease))
         assert proxy.fired == 1
 
     play(faulty, story, proxy.url)
@@ -716,6 +846,12 @@ def test_several_names_are_held_together_or_not_at_all(case: RedisCase, way: str
 def test_several_names_are_refused_where_no_step_takes_them_all(case: RedisCase) -> None:
     with pytest.raises(LockOptionError, match="cannot be locked together"):
         aio.Lock(aio.connect(case.url, min_replicas=1), ["a", "b"])
+
+
+@pytest.mark.parametrize("terms", [{"margin": 0.6}, {"lock_delay": -1}, {"on_state": "tell"}])
+def test_a_margin_delay_or_callable_that_is_none_is_refused(case: RedisCase, terms: dict[str, Any]) -> None:
+    with pytest.raises(LockOptionError, match=next(iter(terms))):
+        aio.Lock(aio.connect(case.url), "n", **terms)
 
 
 @pytest.mark.parametrize("kind", [aio.Lock, lambda *args, **terms: aio.Semaphore(*args, 1, **terms)])

@@ -118,7 +118,7 @@ def test_a_worker_begins_to_renew_although_no_greenlet_switches(plain_case: Redi
         hub, told = gevent.get_hub(), []
         lock = Lock(store, "n", ttl=1.5, auto_renew=False, on_lost=lambda _: told.append(gevent.get_hub()))
         lock.acquire()
-        lease = lock._entry.lease
+        lease = lock._held.lease
 
         class Delivery:
             def begin_renewal(self):

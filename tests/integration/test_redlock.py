@@ -480,7 +480,7 @@ def test_a_lease_ends_earlier_by_what_its_acquire_took(far: QuorumCase, proxies:
 
     before = far.quorum._clock()
     assert lock.acquire(0)
-    entry = lock._entry
+    entry = lock._held
     assert entry is not None
     assert entry.lease.deadline < before + 5.0 - 0.3 + 0.05
     lock.release()

@@ -1,16 +1,16 @@
 """One hold, as the task of asyncio sees it that has it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from copy import copy
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
-from celery_redislock.exceptions import LockOptionError, RedisLockError
 from celery_redislock.locks.aio.store import Store
+from celery_redislock.locks.holding import Held
 from celery_redislock.locks.lease import LockLease
 from celery_redislock.locks.store import Grant, Term
 
-__all__ = ["Held", "OnLost", "check_on_lost", "current_task"]
+__all__ = ["OnLost", "TaskHeld", "current_task"]
 
 #: What is done about a loss: a callable is called in the loop; ``cancel`` cancels the task that holds.
 OnLost: TypeAlias = Callable[[], object] | Literal["cancel"] | None
@@ -19,89 +19,61 @@ OnLost: TypeAlias = Callable[[], object] | Literal["cancel"] | None
 _COUNTS = hasattr(asyncio.Task, "uncancel")
 
 
-class Held:
+class TaskHeld(Held):
     """One task's hold: its lease, and what is done about its loss.
 
     Attributes:
-        lease: of the hold.
-        task: that has it.
-        depth: how often the task has entered it.
         over: it has been released, or lost.
     """
 
-    def __init__(self, store: Store, term: Term, grant: Grant, *, on_lost: OnLost, is_renewed: bool) -> None:
-        """Note a hold of this task, and have it renewed."""
-        task: Any = current_task()
-        self.task = task
-        self.depth = 1
+    who: Any
+
+    def __init__(self, store: Store, task: Any, term: Term, grant: Grant, *, on_lost: OnLost) -> None:
+        """Note a hold of a task."""
         self.over = asyncio.Event()
         self._store = store
         self._on_lost = on_lost
-        #: Of several counts of one hold, that which its lease tells of a loss.
-        self._first = self
-        self._is_cancelled = False
+        #: Has an item where the task has been cancelled; one for all counts of a hold, which are copies.
+        self._cancelled: list[None] = []
         #: Requests to cancel the task that others had made before.
         self._cancelling = task.cancelling() if _COUNTS else 0
-        self.lease = LockLease(store.verbs, term, grant, on_lost=lambda _: store.tell(self._announce))
-        if is_renewed:
-            store.watchdog.watch(self.lease)
-
-    def shared(self) -> "Held":
-        """Return the same hold for another count of how often its task has entered it."""
-        held = copy(self)
-        held.depth = 1
-        return held
-
-    async def check(self) -> None:
-        """As :meth:`Lease.check`, which sends a request only where the deadline has passed."""
-        if not self.lease.trusted:
-            await self._store.ask(lambda _: self.lease.check())
+        lease = LockLease(store.verbs, term, grant, on_lost=lambda _: store.tell(self._announce))
+        super().__init__(lease, task)
 
     async def await_loss(self) -> bool:
         """Wait until it is lost, or over: then the answer is ``False``."""
         await self.over.wait()
         return self.lease.lost
 
-    def end(self) -> Awaitable[bool]:
-        """Release it, as :meth:`Store.end`."""
-        self.over.set()
-        return self._store.end(self.lease)
+    def told(self, on_state: Callable[[str], None] | None) -> Callable[[str], None] | None:
+        """Return what tells a state in the loop, whichever thread learns of it."""
+        return on_state and (lambda state: self._store.tell(partial(self._tell, on_state, state)))
 
-    async def leave(self, release: Awaitable[bool], error: BaseException | None) -> None:
-        """End a block that held: raise :class:`LockLost` where the block was not alone, and does not know."""
-        try:
-            released = await release
-        except RedisLockError:
-            if error is None:
-                raise
-            released = True  # in the background, or it expires; the body's own error matters more
-        is_cancelled = self._takes_back()
-        if (is_cancelled and isinstance(error, asyncio.CancelledError)) or (error is None and not released):
-            raise self.lease.missed() from error
+    def _tell(self, on_state: Callable[[str], None], state: str) -> None:
+        if not self.lease.ended:
+            on_state(state)
+
+    def ends(self) -> None:
+        """Note that it is about to be released, and tell who waits for its end."""
+        self.over.set()
 
     def _announce(self) -> None:
         self.over.set()
         if self.lease.ended:
             return  # its task has released it meanwhile
         if self._on_lost == "cancel":
-            self._is_cancelled = True
-            self.task.cancel(f"the lease on {self.lease.key!r} was lost")
+            self._cancelled.append(None)
+            self.who.cancel(f"the lease on {self.lease.key!r} was lost")
         elif self._on_lost is not None:
             self._on_lost()
 
-    def _takes_back(self) -> bool:
-        """Whether the task was cancelled because of this loss, and by nobody else: that is over then."""
-        if not self._first._is_cancelled:
+    def takes_back(self, error: BaseException | None) -> bool:
+        """Take back the request to cancel the task, and tell whether nothing else has ended its block."""
+        if not self._cancelled:
             return False
-        self._first._is_cancelled = False
-        return not _COUNTS or self.task.uncancel() <= self._cancelling
-
-
-def check_on_lost(name: object, on_lost: object) -> None:
-    """Raise :class:`LockOptionError` where nobody could do this about a loss."""
-    if on_lost is not None and on_lost != "cancel" and not callable(on_lost):
-        problem = f"on_lost={on_lost!r} is neither a callable nor 'cancel'"
-        raise LockOptionError(repr(name), [problem])
+        self._cancelled.clear()
+        is_its_own = not _COUNTS or self.who.uncancel() <= self._cancelling
+        return is_its_own and isinstance(error, asyncio.CancelledError)
 
 
 def current_task() -> "asyncio.Task[Any]":

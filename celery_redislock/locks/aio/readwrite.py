@@ -1,17 +1,12 @@
 """A read-write lock for tasks of asyncio."""
 
-import asyncio
-import os
 from collections.abc import Callable
 from typing import Any, Literal, NoReturn
 
-from celery_redislock.exceptions import LockUpgradeError
+from celery_redislock.locks.aio.held import TaskHeld
 from celery_redislock.locks.aio.lock import Lock
 from celery_redislock.locks.aio.store import Store
-from celery_redislock.locks.attempt import Attempt
-from celery_redislock.locks.lease import Lease
-from celery_redislock.locks.readwrite import READERS
-from celery_redislock.locks.store import Hold
+from celery_redislock.locks.readwrite import Reading, Writing
 from celery_redislock.locks.terms import refuse_others
 
 __all__ = ["ReadWriteLock"]
@@ -59,45 +54,12 @@ class ReadWriteLock:
         self.write.reader = self.read
 
 
-class Reader(Lock):
+class Reader(Reading[TaskHeld], Lock):
     """The side of those that read."""
 
-    writer: "Writer"
 
-    @property
-    def fence(self) -> None:
-        """Nothing orders those that read: they change nothing."""
-        return
-
-    async def release(self) -> bool:
-        reads = self._required()
-        writes = self.writer._held
-        if writes is None or writes.lease is not reads.lease:
-            return await super().release()
-        reads.depth -= 1
-        if not reads.depth:
-            del self._holds[reads.task]
-        return reads.lease.held
-
-    async def _wait_for(self, timeout: float | None) -> Hold | None:
-        writes = self.writer._held
-        if writes is None or self._held is not None:
-            return await super()._wait_for(timeout)
-        await writes.check()
-        self._holds[writes.task] = writes.shared()
-        return None
-
-    def _attempt(self) -> Attempt:
-        attempt = super()._attempt()
-        attempt.limit = READERS
-        attempt.says = f',"mode":"read","limit":{READERS}'
-        return attempt
-
-
-class Writer(Lock):
+class Writer(Writing[TaskHeld], Lock):
     """The side of the one that writes: a Lock that can be downgraded."""
-
-    reader: Reader
 
     async def downgrade(self) -> bool:
         """Read on under the same token, and let others read: ``read`` is held from now on, and not ``write``.
@@ -110,47 +72,12 @@ class Writer(Lock):
 
         Raises:
             RuntimeError: this task does not hold the write, or has entered it more than once.
-            LockUnavailable: the server cannot be reached: from now on others may read, or not.
+            LockUnavailable: the server cannot be reached: it is repeated in the background, so others may
+                read from now on, or soon.
             LockKeyError: the key on the server is not a lock any more.
         """
-        writes = self._required()
-        if writes.depth > 1:
-            raise RuntimeError(
-                f"this task has entered the write lock {self.name!r} {writes.depth} times; "
-                "release the inner ones first"
-            )
-        lease = writes.lease
-        # First: the server may let others read, although no answer comes.
-        del self._holds[writes.task]
-        self.reader._holds.setdefault(writes.task, writes)
-        facts = self.reader._attempt().facts(os.getpid())
-        return await asyncio.shield(self._downgraded(lease, facts))
-
-    async def _downgraded(self, lease: Lease, facts: str) -> bool:
-        trusted = lease.trusted
-        answer = await self._store.ask(lambda verbs: verbs.downgrade(*lease.term, facts=facts))
-        if not answer.gave_back(trusted=trusted):
-            lease.lose("it was gone when it should be downgraded")
-        return lease.held
-
-    async def release(self) -> bool:
-        writes = self._required()
-        reads = self.reader._held
-        if writes.depth == 1 and reads is not None and reads.lease is writes.lease:
-            return await self.downgrade()
-        return await super().release()
+        return await self._store.drive(self._downgrading())
 
     async def __aenter__(self) -> "Writer":
         await super().__aenter__()
         return self
-
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._held is None and self.reader._held is not None:
-            await self.reader.__aexit__(kind, error, trace)  # it was downgraded in its block
-        else:
-            await super().__aexit__(kind, error, trace)
-
-    async def _wait_for(self, timeout: float | None) -> Hold | None:
-        if self._held is None and self.reader._held is not None:
-            raise LockUpgradeError(self.name)
-        return await super()._wait_for(timeout)

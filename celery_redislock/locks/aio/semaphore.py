@@ -5,15 +5,16 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Literal, NoReturn
 
-from celery_redislock.locks import semaphore
-from celery_redislock.locks.aio.held import Held, check_on_lost, current_task
-from celery_redislock.locks.aio.lock import TaskAttempt, task_name
+from celery_redislock.locks.aio.held import OnLost, TaskHeld, current_task
+from celery_redislock.locks.aio.lock import TaskAttempt, owner_of
 from celery_redislock.locks.aio.store import Store
+from celery_redislock.locks.attempt import Attempt, Steps
 from celery_redislock.locks.clock import boottime
+from celery_redislock.locks.holding import leaving
 from celery_redislock.locks.limits import A_YEAR
-from celery_redislock.locks.lock import busy
+from celery_redislock.locks.semaphore import Permits
 from celery_redislock.locks.store import Grant, Hold, Limit, Term
-from celery_redislock.locks.terms import check_store, check_terms, check_token, refuse_others
+from celery_redislock.locks.terms import check_store
 
 __all__ = ["Permit", "Semaphore"]
 
@@ -28,9 +29,10 @@ class Permit:
         permits: the places that it takes.
     """
 
-    def __init__(self, name: str, permits: int, held: Held) -> None:
+    def __init__(self, semaphore: "Semaphore", permits: int, held: TaskHeld) -> None:
         """Made by :meth:`Semaphore.acquire`."""
-        self.name = name
+        self.name = semaphore.name
+        self._semaphore = semaphore
         self.permits = permits
         self._held = held
 
@@ -49,7 +51,9 @@ class Permit:
 
     async def check(self) -> None:
         """Raise :class:`LockLost` if it is lost or was released; no request while it can be trusted."""
-        await self._held.check()
+        lease = self._held.lease
+        if not lease.trusted:
+            await self._semaphore._store.ask(lambda _: lease.check())
 
     async def wait_lost(self) -> bool:
         """Wait until it is lost (``True``), or released by this object (``False``)."""
@@ -67,16 +71,23 @@ class Permit:
             LockUnavailable: the server cannot be reached; they are released in the background.
             LockKeyError: the key on the server is not a lock any more.
         """
-        return not self._held.lease.ended and await self._held.end()
+        return await self._semaphore._store.drive(self._releasing())
 
     async def __aenter__(self) -> "Permit":
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        await self._held.leave(self.release(), error)
+        steps = leaving(self._held, self._releasing(), error)
+        await self._semaphore._store.drive(steps)
+
+    def _releasing(self) -> "Steps[bool]":
+        if self._held.lease.ended:
+            return False
+        self._held.ends()
+        return (yield from self._semaphore._ending(self._held.lease))
 
 
-class Semaphore:
+class Semaphore(Permits):
     """At most ``limit`` holds of one name at once, each for as long as its process lives and renews it.
 
     ::
@@ -88,6 +99,8 @@ class Semaphore:
     The twin of :class:`celery_redislock.locks.Semaphore`: the same places, the same line. Each ``acquire`` is
     a hold of its own, also of one task. All methods are for the loop of the store.
     """
+
+    _store: Store
 
     def __init__(
         self,
@@ -120,20 +133,12 @@ class Semaphore:
             LockOptionError: the name is no text or empty, the limit no whole number from 1 on, or a time is
                 not a number of seconds in range.
         """
-        refuse_others(name, others)
         check_store(name, store, "verbs", "aio.connect")
-        check_on_lost(name, on_lost)
-        #: Its twin, whose verbs are those of this one's store.
-        self._plain = semaphore.Semaphore(store.verbs, name, limit, ttl=ttl, wait=wait, owner=owner)
-        self.name = name
-        self.limit = limit
-        self._key = self._plain._key
-        self._store = store
-        self._ttl = ttl
-        self._wait = wait
-        self._owner = owner
-        self._auto_renew = auto_renew
-        self._on_lost = on_lost
+        self._set_terms(
+            store, store.beside, name, limit, others, ttl=ttl, wait=wait, owner=owner, auto_renew=auto_renew,
+            on_lost=None if on_lost == "cancel" else on_lost,
+        )  # fmt: skip
+        self._cancels = on_lost == "cancel"
         self._entered: dict[asyncio.Task[Any], list[Permit]] = {}
 
     async def acquire(self, permits: int = 1, *, timeout: float | None = None) -> Permit | None:
@@ -153,7 +158,7 @@ class Semaphore:
             LockKeyError: the key on the server is not a lock.
             LockLoopError: the store belongs to another loop.
         """
-        kept = await self._wait_for(permits, timeout)
+        kept = await self._store.drive(self._acquiring(permits, timeout))
         return kept if isinstance(kept, Permit) else None
 
     async def release(self, token: str) -> bool:
@@ -161,23 +166,19 @@ class Semaphore:
 
         Its process learns of that as of a loss, unless it is this one. Raises as :meth:`Permit.release`.
         """
-        check_token(self.name, token)
-        lease = self._store.watchdog.watched(token)
-        if lease is not None and lease.key == self._key:
-            return not lease.ended and await self._store.end(lease)
-        return (await self._store.ask(lambda verbs: verbs.release(self._key, token))).released
+        return await self._store.drive(self._releasing(token))
 
     async def holders(self) -> tuple[Hold, ...]:
         """Return who holds places now; as :meth:`celery_redislock.locks.Semaphore.holders`."""
-        return await self._store.ask(lambda _: self._plain.holders())
+        return await self._store.ask(self._holders)
 
     async def available(self) -> int:
         """Return how many places are free now, also if somebody waits for them; two requests."""
-        return await self._store.ask(lambda _: self._plain.available())
+        return await self._store.ask(self._available)
 
     async def waiting(self) -> tuple[Hold, ...]:
         """Return who waits in line, in order, as they will hold it; one request, as holders()."""
-        return await self._store.ask(lambda _: self._plain.waiting())
+        return await self._store.ask(self._waiting)
 
     async def set_limit(
         self, limit: int | None, *, for_: float | timedelta = A_YEAR, by: str | None = None
@@ -186,12 +187,10 @@ class Semaphore:
 
         As :meth:`celery_redislock.locks.Semaphore.set_limit`.
         """
-        return await self._store.ask(lambda _: self._plain.set_limit(limit, for_=for_, by=by))
+        return await self._store.ask(self._setting(limit, for_, by))
 
     async def __aenter__(self) -> Permit:
-        kept = await self._wait_for(1, self._wait)
-        if isinstance(kept, Hold):
-            raise busy(self.name, kept)
+        kept: Permit = await self._store.drive(self._entering())
         self._entered.setdefault(current_task(), []).append(kept)
         return kept
 
@@ -202,29 +201,19 @@ class Semaphore:
             del self._entered[task]
         await permit.__aexit__(*error)
 
-    async def _wait_for(self, permits: int, timeout: float | None) -> Permit | Hold:
-        """Acquire within the timeout: the hold, or else who held it at the last request."""
-        check_terms(self.name, timeout=timeout, permits=permits)
-        store = self._store
-        store.check_loop()
-        kept: list[Permit] = []
+    def _attempt(self, keep: Callable[[Term, Grant], object]) -> Attempt:
+        owner = self._owner or owner_of(current_task())
+        waiting = self._store.waiting
+        return TaskAttempt(self._beside, self._key, self._ttl, owner, keep, boottime, waiting=waiting)
 
+    def _permit(self, permits: int, term: Term, grant: Grant) -> Permit:
         def announce() -> None:
-            if callable(self._on_lost):
-                self._on_lost(kept[-1])
+            if self._on_lost is not None:
+                self._on_lost(permit)
 
-        def keep(term: Term, grant: Grant) -> None:
-            on_lost = announce if callable(self._on_lost) else self._on_lost
-            held = Held(store, term, grant, on_lost=on_lost, is_renewed=self._auto_renew)
-            kept.append(Permit(self.name, permits, held))
-
-        says, may_wait = self._plain._asks_for(permits)
-        if may_wait is not None:
-            await store.ask(may_wait)
-        owner = self._owner or task_name()
-        attempt = TaskAttempt(
-            store.beside, self._key, self._ttl, owner, keep, boottime, self.limit, says, may_wait,
-            waiting=store.waiting,
-        )  # fmt: skip
-        refused = await store.attempt(attempt.steps(timeout))
-        return kept[-1] if refused is None else refused
+        on_lost: OnLost = "cancel" if self._cancels else announce
+        held = TaskHeld(self._store, current_task(), term, grant, on_lost=on_lost)
+        permit = Permit(self, permits, held)
+        if self._auto_renew:
+            self._store.watchdog.watch(held.lease)
+        return permit

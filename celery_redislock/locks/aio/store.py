@@ -1,7 +1,10 @@
-"""One loop's access to a lock server: the verbs of a store, carried out without holding up the loop."""
+"""One loop's access to a lock server: the verbs of a store, carried out without holding up the loop.
+
+The file is long because the bells stand here, too: they ask by a store, and its verbs wait for them.
+"""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent import futures
 from contextlib import suppress
 from copy import copy
@@ -13,10 +16,10 @@ import redis
 
 from celery_redislock.exceptions import LockLoopError, LockUnavailable, RedisLockError
 from celery_redislock.locks.aio.wires import Message, Wires
-from celery_redislock.locks.attempt import Step, Steps, owe
+from celery_redislock.locks.attempt import Steps
 from celery_redislock.locks.clock import boottime
+from celery_redislock.locks.confirmation import Confirmation
 from celery_redislock.locks.joined import JoinedStore, joined_on_server
-from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.locks.scripts import (
     OF_CONNECTION,
@@ -25,9 +28,8 @@ from celery_redislock.locks.scripts import (
     Understand,
     failure,
 )
-from celery_redislock.locks.store import Hold, Term
 from celery_redislock.locks.watchdog import Watchdog, watchdog_of
-from celery_redislock.locks.wire import ErrorReply, Nonsense, expect, left_of
+from celery_redislock.locks.wire import ErrorReply, Nonsense, expect, left_of, whole
 
 __all__ = ["Store"]
 
@@ -47,10 +49,7 @@ class Request(NamedTuple):
 
 
 class Asked(BaseException):
-    """A verb asks for this."""
-
-    def __init__(self, request: Request) -> None:
-        self.request = request
+    """A verb asks for this :class:`Request`."""
 
 
 class Recorder(Scripts):
@@ -66,18 +65,15 @@ class Recorder(Scripts):
         self, operation: str, keys: Sequence[str], args: Sequence[str], understand: Understand[T],
         *, name: str, confirm: Sequence[str] = (), waits: float = 0.0, within: float | None = None,  # noqa: ARG002
     ) -> Callable[[], T]:  # fmt: skip
-        return self._next(Request(operation, keys, args, understand, name, confirm, waits))
+        for answer in self.answers:
+            return answer
+        raise Asked(Request(operation, keys, args, understand, name, confirm, waits))
 
     def send(
         self, operation: str, *command: str, understand: Understand[Any] | None = None, waits: float = 0.0
     ) -> Any:
         assert understand is not None  # noqa: S101  each answer is awaited
-        return self._next(Request(operation, (), command, understand, operation, (), waits))()
-
-    def _next(self, request: Request) -> Callable[[], Any]:
-        for answer in self.answers:
-            return answer
-        raise Asked(request)
+        return Recorder.begin(self, operation, (), command, understand, name=operation, waits=waits)()
 
     def message(self, request: Request, patience: float, *, in_full: bool = False) -> Message:
         """Return the request as it is sent: with the digest of its script, or in full with its text."""
@@ -221,7 +217,7 @@ class Store:
         loop = asyncio.get_running_loop()
         if not self._loops:
             self._loops.append(loop)
-        elif self._loops != [loop]:
+        elif self._loops[0] is not loop:
             raise LockLoopError(self.server)
 
     @property
@@ -241,98 +237,114 @@ class Store:
         it changes nothing but by its requests. Raises as the verbs do, and :class:`LockLoopError`.
         """
         self.check_loop()
+        return await self._ask(step)
+
+    async def _ask(self, step: Callable[[Verbs], T]) -> T:
         answers: list[Callable[[], Any]] = []
+        verbs = self.verbs
         while True:
-            self.verbs._scripts.answers = iter(answers)
+            verbs._scripts.answers = iter(answers)
             try:
-                return step(self.verbs)
+                return step(verbs)
             except Asked as asked:
-                request = asked.request
+                (request,) = asked.args
             try:
                 answers.append(partial(_same, await self.answer(request)))
             except RedisLockError as error:
                 answers.append(partial(_raise, error))
 
-    async def attempt(self, steps: Steps) -> Hold | None:
-        """Carry out an attempt to hold a lock; as :meth:`Attempt.within`."""
+    async def drive(self, steps: "Steps[T]") -> T:
+        """Carry out steps, as :func:`celery_redislock.locks.attempt.drive` does in a thread."""
+        self.check_loop()
+        verbs = self.verbs
         try:
-            step: Step = next(steps)
+            step = next(steps)
             while True:
                 try:
-                    await self._look_for_replicas()
-                    answer = await self.ask(step)
-                except BaseException as error:  # noqa: BLE001  it decides, also if the task is cancelled
+                    if verbs.confirmation is not None:
+                        await self._look_for_replicas(verbs.confirmation)
+                    answer = await self._ask(step)
+                except BaseException as error:  # noqa: BLE001  they decide, also if the task is cancelled
                     step = steps.throw(error)
                 else:
                     step = steps.send(answer)
         except StopIteration as last:
-            refused: Hold | None = last.value
-            return refused
+            value: T = last.value
+            return value
 
-    async def _look_for_replicas(self) -> None:
+    async def _look_for_replicas(self, confirmation: Confirmation) -> None:
         """Ask which replicas the server has when a connection has been made, and from time to time."""
-        confirmation = self.verbs.confirmation
         is_new = self._wires.opened != self._known_at
-        if confirmation and confirmation.is_auto and (confirmation.is_stale or is_new):
+        if confirmation.is_auto and (confirmation.is_stale or is_new):
             if self._looking is None or self._looking.done():
                 self._looking = self.loop.create_task(self.ask(Verbs.ask_for_replicas))
             await asyncio.shield(self._looking)  # however many ask now
             self._known_at = self._wires.opened
 
-    def end(self, lease: Lease) -> "asyncio.Future[bool]":
-        """Stop renewing a lease now, and release it although the task that awaits it is cancelled.
-
-        The answer: whether it was still ours. Where the server cannot be reached, the lease is released in
-        the background.
-        """
-        trusted = lease.trusted
-        lease.end()
-        self.watchdog.forget(lease.token)
-        return asyncio.shield(self._released(lease.term, trusted=trusted))
-
-    async def _released(self, term: Term, *, trusted: bool) -> bool:
-        try:
-            answer = await self.ask(lambda verbs: verbs.release(term.name, term.token))
-        except BaseException as error:
-            owe(self.beside, term, error)
-            raise
-        return answer.gave_back(trusted=trusted)
-
-    async def answer(self, request: Request) -> Any:
+    def answer(self, request: Request) -> Coroutine[Any, Any, Any]:
         """Return what a request is answered, as :meth:`Scripts.begin` does, and raises."""
         if request.operation == "await_bell":
             _, bell, seconds = request.args
-            return await self._bells.await_ring(bell, float(seconds))
-        return await self.send(self._wires, request)
+            return self._bells.await_ring(bell, float(seconds))
+        return self.send(self._wires, request)
 
     async def send(self, wires: Wires, request: Request) -> Any:
         """Send a request over one of these connections when it is its turn; as :meth:`answer`."""
+        operation, keys, args, understand, name, confirm, waits = request
+        data = self.verbs._scripts._request(operation, keys, args)
+        if wires.free:
+            wires.free -= 1
+        else:
+            try:
+                await wires.turn()
+            except OSError as error:  # the server does not answer
+                raise self._failed(request, error, was_refused=False, was_sent=False) from error
         try:
-            await wires.turn()
-        except OSError as error:  # the server does not answer
-            raise self._failed(request, error, was_refused=False, was_sent=False) from error
-        try:
-            return await self._converse(wires, request)
+            # A connection at rest, and an answer in one piece: nearly always. All else goes another way.
+            wire = None if confirm or waits else wires.take()
+            sent_at = boottime()
+            if wire is not None:
+                try:
+                    await wire.send(data, wires.socket_timeout)
+                    if (reply := whole(wire.data)) is not None:
+                        answer = understand(name, reply, sent_at, boottime(), False)
+                        wires.keep(wire)
+                        return answer
+                except OTHER_SHAPES:
+                    pass  # it is told below
+                except BaseException:
+                    wire.close()
+                    raise
+            return await self._converse(wires, request, wire, sent_at)
         finally:
             wires.end_turn()
 
-    async def _converse(self, wires: Wires, request: Request) -> Any:
-        """Make one attempt, and a second one on a new connection if the first got no answer."""
+    async def _converse(  # noqa: PLR0912, PLR0915  one attempt, and its repetition
+        self, wires: Wires, request: Request, begun: Any = None, sent_at: float = 0.0
+    ) -> Any:
+        """Make one attempt, and a second one on a new connection if the first got no answer.
+
+        ``begun``: the connection on which the first one has been sent, at ``sent_at``; ``None``: none has.
+        """
         recorder = self.verbs._scripts
         clock = boottime
         patience = wires.socket_timeout + request.waits
-        give_up = clock() + 2 * patience
+        give_up = (clock() if begun is None else sent_at) + 2 * patience
         message = recorder.message(request, patience)
-        was_sent = False
+        was_sent = begun is not None
         was_refused = True
         lost: Any = None
         for repeated in (False, True):
             wire: Any = None
             try:
-                wire = await wires.open(left_of(give_up, clock, patience))
-                sent_at = clock()
-                was_sent = True
-                replies = await wire.exchange(message, left_of(give_up, clock, patience))
+                if begun is not None and not repeated:
+                    wire = begun
+                    replies = await wire.read(message)
+                else:
+                    wire = await wires.open(left_of(give_up, clock, patience))
+                    sent_at = clock()
+                    was_sent = True
+                    replies = await wire.exchange(message, left_of(give_up, clock, patience))
                 if replies[0].__class__ is ErrorReply and str(replies[0]).startswith("NOSCRIPT"):
                     in_full = recorder.message(request, patience, in_full=True)
                     replies = await wire.exchange(in_full, left_of(give_up, clock, patience))

@@ -18,7 +18,7 @@ from redis.backoff import NoBackoff
 
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.connection import Connections, asking_anew
-from celery_redislock.locks.wire import Answers, ErrorReply, Nonsense, whole
+from celery_redislock.locks.wire import Answers, ErrorReply, Nonsense
 
 __all__ = ["ClientWires", "Message", "OwnWires", "Wires"]
 
@@ -27,6 +27,9 @@ __all__ = ["ClientWires", "Message", "OwnWires", "Wires"]
 MOST = 14
 
 _REFUSED = "the server closed the connection"
+
+#: In place of a time until which an answer is waited for.
+AT_REST = float("inf")
 
 
 class Message(NamedTuple):
@@ -61,69 +64,92 @@ class _Arrived:
 
 
 class Wire(asyncio.Protocol):
-    """One connection; one request at a time."""
+    """One connection; one request at a time.
+
+    Its timer is set once for many requests: to set one for each costs as much as to send it.
+
+    Attributes:
+        data: what has come since the last request; nothing, where it is at rest.
+        until: the loop's time until which an answer is waited for.
+    """
 
     def __init__(self, connection: Any) -> None:
         """Take over a connection of redis-py's that has just been made."""
         self._connection = connection
+        self._loop = asyncio.get_running_loop()
         self._transport: Any = connection._writer.transport
-        self._data: bytes = bytes(connection._reader._buffer)
-        self._waiter: asyncio.Future[None] | None = None
-        self.is_lost = bool(self._data) or connection._reader.at_eof()
+        self.data = bytes(connection._reader._buffer)
+        self._waiter: asyncio.Future[None] = self._loop.create_future()
+        self.until = AT_REST
+        self._timer: asyncio.TimerHandle | None = None
+        #: Why no answer will come.
+        self._error: Exception | None = None
+        if self.data or connection._reader.at_eof():
+            self._error = ConnectionError(_REFUSED)
         self._transport.set_protocol(self)
 
     @property
     def is_at_rest(self) -> bool:
         """The next request may be sent: the server has neither closed it nor said anything unasked."""
-        return not (self.is_lost or self._data)
+        return self._error is None and not self.data
 
     def data_received(self, data: bytes) -> None:
-        self._data += data
-        self._wake(None)
+        self.data += data
+        self._wake()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.is_lost = True
-        self._wake(error or ConnectionError(_REFUSED))
+        self._error = error or ConnectionError(_REFUSED)
+        self._wake()
 
     def close(self) -> None:
         """Close it at once, with what is on its way."""
-        self.is_lost = True
+        self._error = ConnectionError(_REFUSED)
+        self.until = AT_REST
         self._transport.abort()
         self._connection._close()
 
     async def exchange(self, message: Message, seconds: float) -> list[Any]:
         """Send a request and return its answers; raises ``OSError`` where they do not come in time."""
-        loop = asyncio.get_running_loop()
-        self._transport.write(message.data)
-        timer = loop.call_later(seconds, self._wake, TimeoutError("no answer in time"))
-        try:
-            while True:
-                if self.is_lost:
-                    raise ConnectionError(_REFUSED)
-                self._waiter = loop.create_future()
-                await self._waiter
-                data = self._data
-                if message.answers == 1 and (reply := whole(data)) is not None:
-                    self._data = b""
-                    return [reply]
-                answers = Answers(_Arrived(), data, float("inf"), time.monotonic)
-                with suppress(_UnfinishedError):
-                    replies = answers.read(
-                        message.answers, of_script=message.of_script, of_wait=message.of_wait
-                    )
-                    self._data = b""
-                    return replies
-        finally:
-            timer.cancel()
-            self._waiter = None
+        self.send(message.data, seconds)
+        return await self.read(message)
 
-    def _wake(self, error: Exception | None) -> None:
-        if self._waiter is None or self._waiter.done():
-            return
-        if error is None:
+    def send(self, data: bytes, seconds: float) -> "asyncio.Future[None]":
+        """Send a request, for whose answers there are so many seconds; await until some of them have come."""
+        self.data = b""
+        self._waiter = waiter = self._loop.create_future()
+        self._transport.write(data)
+        self.until = until = self._loop.time() + seconds
+        if self._timer is None or until < self._timer.when():
+            self._look()
+        return waiter
+
+    async def read(self, message: Message) -> list[Any]:
+        """Return the answers that have been sent for; raises as :meth:`exchange`."""
+        while True:
+            answers = Answers(_Arrived(), self.data, float("inf"), time.monotonic)
+            with suppress(_UnfinishedError):
+                return answers.read(message.answers, of_script=message.of_script, of_wait=message.of_wait)
+            if self._error is not None:
+                raise self._error
+            self._waiter = self._loop.create_future()
+            await self._waiter
+
+    def _wake(self) -> None:
+        if not self._waiter.done():
             self._waiter.set_result(None)
+
+    def _look(self) -> None:
+        """See whether the time of a request is over, or set the timer for that."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self.until == AT_REST:
+            return
+        # What has come is read first, however late the loop has found it.
+        if self._loop.time() < self.until or self._waiter.done():
+            self._timer = self._loop.call_at(self.until, self._look)
         else:
-            self._waiter.set_exception(error)
+            self.connection_lost(TimeoutError("no answer in time"))
 
 
 class Wires:
@@ -135,6 +161,7 @@ class Wires:
         listens: seconds of one request that reads the bells; a server that has gone is noticed after them.
         is_repeating: a request may have been sent several times, although nobody here has repeated it.
         opened: how many connections have been made.
+        free: so many requests may be sent beside those that are on their way.
     """
 
     listens = 1.0
@@ -144,13 +171,13 @@ class Wires:
     def __init__(self, server: str, socket_timeout: float) -> None:
         self.server = server
         self.socket_timeout = socket_timeout
-        self._free = MOST
+        self.free = MOST
         self._queue: deque[asyncio.Future[None]] = deque()
 
     async def turn(self) -> None:
         """Wait until a request may be sent; ends with :meth:`end_turn`, or with the error of :meth:`fail`."""
-        if self._free:
-            self._free -= 1
+        if self.free:
+            self.free -= 1
             return
         turn = asyncio.get_running_loop().create_future()
         self._queue.append(turn)
@@ -161,6 +188,10 @@ class Wires:
                 self.end_turn()
             raise
 
+    def take(self) -> Any:
+        """Return a connection at rest; ``None`` if there is none."""
+        return None
+
     def end_turn(self) -> None:
         """Let the next one have its turn."""
         while self._queue:
@@ -168,7 +199,7 @@ class Wires:
             if not turn.done():
                 turn.set_result(None)
                 return
-        self._free += 1
+        self.free += 1
 
     def fail(self, reason: str) -> None:
         """The server does not answer: those in the queue would wait as long, one after the other."""
@@ -211,12 +242,17 @@ class OwnWires(Wires):
             raise LockOptionError("aio.connect", [problem]) from None
         self._idle: list[Wire] = []
 
-    async def open(self, seconds: float) -> Wire:  # noqa: D102
+    def take(self) -> Wire | None:  # noqa: D102
         while self._idle:
             wire = self._idle.pop()
             if wire.is_at_rest:
                 return wire
             wire.close()
+        return None
+
+    async def open(self, seconds: float) -> Wire:  # noqa: D102
+        if (kept := self.take()) is not None:
+            return kept
         connection = self._class(
             **{**self._kwargs, "socket_timeout": seconds, "socket_connect_timeout": seconds}
         )
@@ -233,6 +269,8 @@ class OwnWires(Wires):
         return wire
 
     def keep(self, wire: Wire) -> None:  # noqa: D102
+        wire.data = b""
+        wire.until = AT_REST
         self._idle.append(wire)
 
     def drop_idle(self) -> None:  # noqa: D102
