@@ -96,7 +96,8 @@ def check_terms(  # noqa: PLR0912  one for each term
         problems.append(f"margin={margin!r} is not a part of the ttl from 0.01 to 0.5")
     for argument, call in ("on_lost", on_lost), ("on_state", on_state):
         if call is not None and not callable(call):
-            problems.append(f"{argument}={call!r} cannot be called; give a function")
+            more = ", or in asyncio 'cancel'" if argument == "on_lost" else ""
+            problems.append(f"{argument}={call!r} cannot be called; give a function{more}")
     for argument, count in counts.items():
         if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MOST:
             problems.append(f"{argument}={count!r} is not a whole number from 1 to {MOST}")

@@ -23,7 +23,7 @@ from celery_redislock.locks.nodes import Nodes
 from celery_redislock.locks.scripts import OF_SLOTS, Understand
 from celery_redislock.locks.wire import ErrorReply
 
-__all__ = ["ClusterStore", "store_at"]
+__all__ = ["ClusterLoopStore", "store_at"]
 
 #: Slots whose bells are read at once. Who waits in another one looks from time to time.
 READERS = 6
@@ -56,14 +56,14 @@ class ClusterVerbs(Verbs, cluster.ClusterStore):
         return ClusterRecorder(self._nodes, prefix=self.prefix, names=names, package=package)
 
     def _register(self, name: str, *, is_line: bool = False) -> None:
-        """Nothing: :meth:`ClusterStore.answer` does."""
+        """Nothing: :meth:`ClusterLoopStore.answer` does."""
 
     def _renew_at_once(self, *_: object) -> dict[int, Any]:
         """Nothing: a loop renews one lock at a time; the watchdog's thread renews the others."""
         return {}
 
 
-class ClusterStore(Store):
+class ClusterLoopStore(Store):
     """Locks on a Cluster, for one event loop. From :func:`celery_redislock.locks.aio.connect`."""
 
     def __init__(self, beside: cluster.ClusterStore, verbs: ClusterVerbs, nodes: Nodes) -> None:
@@ -176,4 +176,4 @@ class ClusterStore(Store):
 
 def store_at(nodes: Nodes, **options: Any) -> Store:
     """Return a loop's store on these nodes; *options* are those of :class:`RedisStore`."""
-    return ClusterStore(cluster.ClusterStore(nodes, **options), ClusterVerbs(nodes, **options), nodes)
+    return ClusterLoopStore(cluster.ClusterStore(nodes, **options), ClusterVerbs(nodes, **options), nodes)

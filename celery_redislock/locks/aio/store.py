@@ -15,7 +15,7 @@ from uuid import uuid4
 import redis
 
 from celery_redislock.exceptions import LockLoopError, LockUnavailable, RedisLockError
-from celery_redislock.locks.aio.wires import Message, Wires
+from celery_redislock.locks.aio.wires import Command, Wires
 from celery_redislock.locks.attempt import Steps
 from celery_redislock.locks.clock import boottime
 from celery_redislock.locks.confirmation import Confirmation
@@ -75,19 +75,19 @@ class Recorder(Scripts):
         assert understand is not None  # noqa: S101  each answer is awaited
         return Recorder.begin(self, operation, (), command, understand, name=operation, waits=waits)()
 
-    def message(self, request: Request, patience: float, *, in_full: bool = False) -> Message:
+    def command(self, request: Request, patience: float, *, in_full: bool = False) -> Command:
         """Return the request as it is sent: with the digest of its script, or in full with its text."""
         operation, keys, args, _, _, confirm, waits = request
         data = self._request(operation, keys, args)
         if operation not in self._scripts:
-            return Message([*args], data, of_script=False, of_wait=waits > 0)
+            return Command([*args], data, of_script=False, of_wait=waits > 0)
         text, sha = self._scripts[operation]
         if in_full:
             data = self._in_full(operation, data)
         if confirm:
             data += self._request(confirm[0], (), (*confirm, str(max(1, round(patience * 500)))))
         head = ["EVAL", text] if in_full else ["EVALSHA", sha]
-        return Message([*head, str(len(keys)), *keys, *args], data, 2 if confirm else 1)
+        return Command([*head, str(len(keys)), *keys, *args], data, 2 if confirm else 1)
 
 
 class ByLoop(Scripts):
@@ -330,7 +330,7 @@ class Store:
         clock = boottime
         patience = wires.socket_timeout + request.waits
         give_up = (clock() if begun is None else sent_at) + 2 * patience
-        message = recorder.message(request, patience)
+        command = recorder.command(request, patience)
         was_sent = begun is not None
         was_refused = True
         lost: Any = None
@@ -339,14 +339,14 @@ class Store:
             try:
                 if begun is not None and not repeated:
                     wire = begun
-                    replies = await wire.read(message)
+                    replies = await wire.read(command)
                 else:
                     wire = await wires.open(left_of(give_up, clock, patience))
                     sent_at = clock()
                     was_sent = True
-                    replies = await wire.exchange(message, left_of(give_up, clock, patience))
+                    replies = await wire.exchange(command, left_of(give_up, clock, patience))
                 if replies[0].__class__ is ErrorReply and str(replies[0]).startswith("NOSCRIPT"):
-                    in_full = recorder.message(request, patience, in_full=True)
+                    in_full = recorder.command(request, patience, in_full=True)
                     replies = await wire.exchange(in_full, left_of(give_up, clock, patience))
                 lost = next((reply for reply in replies if reply.__class__ is ErrorReply), None)
                 was_refused = was_refused and lost is replies[0]

@@ -20,7 +20,7 @@ from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.connection import Connections, asking_anew
 from celery_redislock.locks.wire import Answers, ErrorReply, Nonsense
 
-__all__ = ["ClientWires", "Message", "OwnWires", "Wires"]
+__all__ = ["ClientWires", "Command", "OwnWires", "Wires"]
 
 #: Requests of a loop that are on their way at once. Of 16 connections another one reads the bells, and one is
 #: the watchdog's.
@@ -32,7 +32,7 @@ _REFUSED = "the server closed the connection"
 AT_REST = float("inf")
 
 
-class Message(NamedTuple):
+class Command(NamedTuple):
     """A request as it is sent.
 
     Attributes:
@@ -108,10 +108,10 @@ class Wire(asyncio.Protocol):
         self._transport.abort()
         self._connection._close()
 
-    async def exchange(self, message: Message, seconds: float) -> list[Any]:
+    async def exchange(self, command: Command, seconds: float) -> list[Any]:
         """Send a request and return its answers; raises ``OSError`` where they do not come in time."""
-        self.send(message.data, seconds)
-        return await self.read(message)
+        self.send(command.data, seconds)
+        return await self.read(command)
 
     def send(self, data: bytes, seconds: float) -> "asyncio.Future[None]":
         """Send a request, for whose answers there are so many seconds; await until some of them have come."""
@@ -123,12 +123,12 @@ class Wire(asyncio.Protocol):
             self._look()
         return waiter
 
-    async def read(self, message: Message) -> list[Any]:
+    async def read(self, command: Command) -> list[Any]:
         """Return the answers that have been sent for; raises as :meth:`exchange`."""
         while True:
             answers = Answers(_Arrived(), self.data, float("inf"), time.monotonic)
             with suppress(_UnfinishedError):
-                return answers.read(message.answers, of_script=message.of_script, of_wait=message.of_wait)
+                return answers.read(command.answers, of_script=command.of_script, of_wait=command.of_wait)
             if self._error is not None:
                 raise self._error
             self._waiter = self._loop.create_future()
@@ -313,9 +313,9 @@ class ClientWires(Wires):
     async def open(self, seconds: float) -> "ClientWires":  # noqa: ARG002, D102  it connects by itself
         return self
 
-    async def exchange(self, message: Message, seconds: float) -> list[Any]:
+    async def exchange(self, command: Command, seconds: float) -> list[Any]:
         """Call the client; as :meth:`Wire.exchange`."""
-        call = self._client.execute_command(*message.words, NEVER_DECODE=True)
+        call = self._client.execute_command(*command.words, NEVER_DECODE=True)
         try:
             reply = await asyncio.wait_for(call, seconds)
         except asyncio.TimeoutError:
