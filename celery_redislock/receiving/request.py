@@ -68,6 +68,16 @@ class LockRequest(Request):
     #: Its run is over, so that what it left is released; and nobody will look at ``wakes_line`` any more.
     _has_run = _is_settled = False
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Let :meth:`on_success` be reached.
+
+        The class that Celery derives for each task has a copy of ``Request.on_success``, which calls no other
+        (5.5.0 to 5.7.0, ``create_request_cls``). Without the copy the pool is given that of its bases.
+        """
+        super().__init_subclass__(**kwargs)
+        if getattr(cls.__dict__.get("on_success"), "__module__", "") == Request.__module__:
+            del cls.on_success
+
     def __init__(self, message: Any, **kwargs: Any) -> None:
         """Receive a message; called by the worker's strategy."""
         super().__init__(message, **kwargs)
@@ -120,10 +130,16 @@ class LockRequest(Request):
             self._renew_lease()
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
-        """A time limit has passed; at the hard one the child is about to be killed."""
+        """A time limit has passed; at the hard one the child is about to be killed.
+
+        On prefork ``on_failure`` has been called before, with ``TimeLimitExceeded``. On gevent the body has
+        ended, and nothing else is called (5.5.0 to 5.7.0).
+        """
         if not soft:
             self._let_die()
         super().on_timeout(soft, timeout)
+        if not (soft or self._is_elsewhere):
+            self._settle(has_run=True)
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
         """The run failed, or its child is gone: a dead child's hold is released or handed on first."""
@@ -154,11 +170,15 @@ class LockRequest(Request):
         return answer
 
     def on_success(self, failed__retval__runtime: Any, **kwargs: Any) -> Any:
-        """The pool has the outcome of the run, which may be a failure."""
+        """The pool has the outcome of the run, which may be a failure: then Celery calls ``on_failure``.
+
+        On threads and gevent it is an ``ExceptionInfo`` where the body raised ``SystemExit``, for which
+        Celery raises TypeError (5.5.0 to 5.7.0, ``concurrency/base.py``).
+        """
         self.has_ended = True
-        answer = super().on_success(failed__retval__runtime, **kwargs)
-        self._settle(has_run=not self._is_settled)  # else on_failure has
-        return answer
+        if isinstance(failed__retval__runtime, ExceptionInfo) or not failed__retval__runtime[0]:
+            self._settle(has_run=True)
+        return super().on_success(failed__retval__runtime, **kwargs)
 
     def claim_ahead(self) -> str:
         """Return the claim of this message on its way to its lock, '' where no run could take it over."""
