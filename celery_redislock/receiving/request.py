@@ -146,7 +146,7 @@ class LockRequest(Request):
             self._let_die()
         super().on_timeout(soft, timeout)
         if not (soft or self._is_elsewhere):
-            self._settle(has_run=True)
+            self._settle()
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
         """The run failed, or its child is gone: a dead child's hold is released or handed on first."""
@@ -325,6 +325,7 @@ class LockRequest(Request):
         acks = getattr(self.task, "acks_on_timeout", None)
         if not self.task.acks_late or (self.task.acks_on_failure_or_timeout if acks is None else acks):
             delivery.release_dead(had_started=had_started)
+            self._has_run = not self._is_elsewhere
 
     def _renew_claim(self) -> None:
         """Renew the claim while the message waits here: prefetched, for its ETA, or for a rate limit."""
