@@ -10,6 +10,7 @@ Starts its own servers and its own workers, which load this file as their app.
 
 import argparse
 import os
+import random
 import statistics
 import struct
 import subprocess
@@ -41,7 +42,7 @@ NOTES = "CELERY_REDISLOCK_BENCH_NOTES"
 #: A list that no worker reads; the list for which a body waits that holds a key.
 PARKED, GATE = "parked", "gate"
 #: The workers, by the name of their queues: how many processes each has.
-WORKERS = {"one": 1, "two": 2, "eight": 8}
+WORKERS = {"one": 1, "two": 2, "four": 4, "eight": 8}
 #: A note: when the body began and ended, and the number of its call.
 NOTE = struct.Struct("ddq")
 _numbers = count(1)
@@ -85,8 +86,8 @@ ours = app.task(
 
 def main() -> None:
     sections: Mapping[str, Callable[..., list[Figure]]] = {
-        "one-key": one_key, "order": order, "no-ops": no_ops, "keys": keys, "beside": beside,
-        "scripts": scripts, "looks": looks,
+        "one-key": one_key, "hot-keys": hot_keys, "order": order, "no-ops": no_ops, "keys": keys,
+        "beside": beside, "scripts": scripts, "looks": looks,
     }  # fmt: skip
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="few short rounds: shows only that it runs")
@@ -128,6 +129,28 @@ def one_key(*, quick: bool) -> list[Figure]:
         *(Figure(f"  {kind}", values, unit="us") for kind, values in each.items()),
         Figure("20 ms on one key: plain, one process / ours", shares, 0.85, True),
     ]  # fmt: skip
+
+
+def hot_keys(*, quick: bool) -> list[Figure]:
+    """Calls that come one by one, so that their keys are busy at one time and free at the next."""
+    times, number = (1, 50) if quick else (3, 2000)
+    chance = random.Random(1)  # noqa: S311  not for secrets
+    late, longest = [], []
+    with _workers("four"):
+        for _ in range(times):
+            os.truncate(_file(), 0)
+            sent = []
+            for n in range(number):
+                sent.append(time.perf_counter())
+                ours.apply_async((f"hot-{chance.randrange(3)}", n, chance.uniform(0, 0.004)), queue="four")
+                time.sleep(chance.uniform(0, 0.02))
+            took = [note.began - sent[note.number] for note in _noted(number)]
+            late.append(sum(each > 1 for each in took))
+            longest.append(max(took))
+    return [
+        Figure(f"{number} calls of three keys, one by one: started more than 1 s late", late, 0, unit=""),
+        Figure("  the longest from call to start", longest, 0.3, unit="s"),
+    ]
 
 
 def order(*, quick: bool) -> list[Figure]:

@@ -100,8 +100,6 @@ class InHand(StartStopStep):  # type: ignore[misc]  # celery-types has it untype
     def stop(self, consumer: Any) -> None:
         """Leave the name to lapse: kombu restores what is in hand, and may be killed before it has."""
 
-    terminate = stop
-
 
 def _is_known(channel: Any) -> bool:
     """Whether messages are kept in ``unacked`` as kombu's Redis transport does it (5.5.2 to 5.7.0)."""

@@ -57,8 +57,9 @@ class LockRequest(Request):
     """
 
     _renewals: "tuple[HoldInHand, ...]" = ()
-    #: It has ended, or will not run; another process runs it.
-    _is_over = _is_elsewhere = False
+    _renew_later: Callable[[Any], None] = UNRENEWED.add
+    #: It has ended, or will not run; another process runs it; it has lasted long enough to be renewed.
+    _is_over = _is_elsewhere = _was_looked_at = False
     #: Identity of the first message of its key that was parked behind this one; and whether the lock was free
     #: then, so that nobody but this one's end may look at that line.
     first_behind = ""
@@ -68,10 +69,25 @@ class LockRequest(Request):
     #: Its run is over, so that what it left is released; and nobody will look at ``wakes_line`` any more.
     _has_run = _is_settled = False
 
+    #: What Celery does with an outcome.
+    _take_outcome = Request.on_success
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Let :meth:`on_success` be reached.
+
+        The class that Celery derives for each task has a copy of ``Request.on_success``, which calls no other
+        (5.5.0 to 5.7.0, ``create_request_cls``). It is called from here.
+        """
+        super().__init_subclass__(**kwargs)
+        copy = cls.__dict__.get("on_success")
+        if getattr(copy, "__module__", "") == Request.__module__:
+            cls._take_outcome = copy
+            del cls.on_success
+
     def __init__(self, message: Any, **kwargs: Any) -> None:
         """Receive a message; called by the worker's strategy."""
         super().__init__(message, **kwargs)
-        serializer = registry.type_to_name.get(getattr(message, "content_type", None))
+        serializer = registry.type_to_name.get(message.content_type)
         request_dict = self._request_dict
         properties = request_dict["properties"]
         # str: a number runs, as with plain Celery.
@@ -84,7 +100,6 @@ class LockRequest(Request):
         # In a copy: an entry of request_dict itself leaks into the headers of a retry's message.
         request_dict["properties"] = {**properties, RECEIPT: self._receipt}
         header = request_dict.get(HEADER)
-        self._renew_later: Callable[[Any], None] = UNRENEWED.add
         is_short, waits = _traits(self._task)
         # One with an ETA is not on its way yet: nobody waits behind it.
         if waits and header.__class__ is str and not request_dict.get("eta"):
@@ -106,24 +121,32 @@ class LockRequest(Request):
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """A child has taken the task: if it lasts, its lease is renewed from here as well."""
         super().on_accepted(pid, time_accepted)
-        self._is_elsewhere = _is_another_process(pid)
         if self._renewals:
             self._stop_renewing()
-        if self._is_elsewhere:
-            self._renew_later(self)
+        if pid != os.getpid() and ("greenlet" not in sys.modules or not _is_greenlet(pid)):
+            self._is_elsewhere = True
+            if self._was_looked_at:
+                self._renew_later(self)
 
     def begin_renewal(self) -> None:
         """It has lasted: renew what it holds. Called in the thread of :class:`Unrenewed`, or at once."""
+        self._was_looked_at = True  # first: it may be accepted now, in another thread
         if self.time_start is None:
             self._renew_claim()
         elif self._is_elsewhere and not self.has_result:
             self._renew_lease()
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
-        """A time limit has passed; at the hard one the child is about to be killed."""
+        """A time limit has passed; at the hard one the child is about to be killed.
+
+        On prefork ``on_failure`` has been called before, with ``TimeLimitExceeded``. On gevent the body has
+        ended, and nothing else is called (5.5.0 to 5.7.0).
+        """
         if not soft:
             self._let_die()
         super().on_timeout(soft, timeout)
+        if not (soft or self._is_elsewhere):
+            self._settle()
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
         """The run failed, or its child is gone: a dead child's hold is released or handed on first."""
@@ -154,11 +177,17 @@ class LockRequest(Request):
         return answer
 
     def on_success(self, failed__retval__runtime: Any, **kwargs: Any) -> Any:
-        """The pool has the outcome of the run, which may be a failure."""
-        self.has_ended = True
-        answer = super().on_success(failed__retval__runtime, **kwargs)
-        self._settle(has_run=not self._is_settled)  # else on_failure has
-        return answer
+        """The pool has the outcome of the run, which may be a failure: then Celery calls ``on_failure``.
+
+        On threads and gevent it is an ``ExceptionInfo`` where the body raised ``SystemExit``, for which
+        Celery raises TypeError (5.5.0 to 5.7.0, ``concurrency/base.py``).
+        """
+        if failed__retval__runtime.__class__ is not tuple or not failed__retval__runtime[0]:
+            # As ``_settle`` does, without a call for each message.
+            self.has_ended = self._has_run = self._is_settled = True
+            if self.wakes_line:
+                self._wake_line()
+        return self._take_outcome(failed__retval__runtime, **kwargs)
 
     def claim_ahead(self) -> str:
         """Return the claim of this message on its way to its lock, '' where no run could take it over."""
@@ -296,6 +325,7 @@ class LockRequest(Request):
         acks = getattr(self.task, "acks_on_timeout", None)
         if not self.task.acks_late or (self.task.acks_on_failure_or_timeout if acks is None else acks):
             delivery.release_dead(had_started=had_started)
+            self._has_run = not self._is_elsewhere
 
     def _renew_claim(self) -> None:
         """Renew the claim while the message waits here: prefetched, for its ETA, or for a rate limit."""
@@ -377,7 +407,6 @@ def _traits(task: Any) -> tuple[bool, bool]:
     return False, False
 
 
-def _is_another_process(pid: int) -> bool:
-    """Whether a child has accepted a task: on gevent a greenlet does, and gives its identity."""
-    greenlet = sys.modules.get("greenlet")
-    return pid != os.getpid() and (greenlet is None or pid != id(greenlet.getcurrent()))
+def _is_greenlet(pid: int) -> bool:
+    """Whether a greenlet of this process has accepted a task: it gives its identity for a pid."""
+    return pid == id(sys.modules["greenlet"].getcurrent())

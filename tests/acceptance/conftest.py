@@ -36,7 +36,10 @@ _POOLS_DIFFER = {"test_law_1_mutual_exclusion", "test_law_5_freed_before_seen"}
 _ON_RABBITMQ = {RABBITMQ, *RABBITMQ_QUEUES}
 
 #: Fixtures that open projects.
-_PROJECTS = {"project", "prefork", "new_project", "faulty", "open_scene", "rabbitmq", "site_on", "new_site"}
+_PROJECTS = {
+    "project", "prefork", "new_project", "faulty", "open_scene", "rabbitmq", "site_on", "new_site",
+    "new_watched",
+}  # fmt: skip
 
 
 # First, so that a test has the same name whether it is collected alone or with all others.

@@ -233,6 +233,10 @@ def _reach(task: Any, moment: str) -> None:
 
 if "PROJECT_PLAN" in os.environ:
     plan = json.loads(os.environ["PROJECT_PLAN"])
+    if "hooks" in plan:
+        from tests.acceptance.hooks.watch import install
+
+        install(**plan["hooks"])
     app = open_project(plan)
     deaths.install(app.journal, plan)
     faulthandler.register(signal.SIGUSR2)  # Worker.stacks

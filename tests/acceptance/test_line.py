@@ -54,6 +54,28 @@ def test_waiting_calls_run_one_at_a_time_and_in_order(
     assert project.overlaps(key) == []
 
 
+@pytest.mark.parametrize("pool", ["prefork", slow("threads"), slow("gevent")])
+def test_what_is_parked_behind_a_run_at_its_end_starts_once_that_is_known_to_be_over(
+    project_on: Callable[..., Project], key: str, pool: str
+) -> None:
+    """A key never stands still: what is claimed ahead for a run is released by its outcome, not by expiry.
+
+    The worker learns of the outcome after the lock is free, and may receive the next call in between.
+    """
+    project = project_on(pool)
+    with project.kept_on(f"{key}@settled"):
+        first = project.while_executing_acks_late.delay(key)
+        wait_until(lambda: project.notes(f"{key}@settled"), PATIENCE, "the first has released its lock")
+        second = project.while_executing_acks_late.delay(key)
+        project.wait_waiting(second.id)
+        claim = wait_until(lambda: project.holder(key), PATIENCE, "the key is claimed ahead")
+        assert claim.owner == first.id
+        # From now on it does not expire.
+        assert project.redis.persist(f"{project.plan['prefix']}:redislock:{{work:{key}}}:lock") == 1
+
+    assert second.get(timeout=PATIENCE) == f"{key} done"
+
+
 def test_while_they_wait_nobody_looks_and_others_run(new_project: ProjectMaker, key: str) -> None:
     """A worker's request a second for all lines together, and no message is received again."""
     with EmbeddedServer() as server, redis.Redis.from_url(server.redis_url) as client:

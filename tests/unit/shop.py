@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 
 from billiard.einfo import ExceptionInfo
@@ -20,6 +21,7 @@ from celery import Celery
 from celery.app.task import Context
 from celery.app.trace import trace_task_ret
 from celery.worker import state as worker_state
+from celery.worker.request import create_request_cls
 
 from celery_redislock import SingletonTask
 from celery_redislock.declaring.declaration import is_unique
@@ -234,13 +236,19 @@ class Shop:
             self.acks.append("ack")
             on_ack()
 
-        return LockRequest(
+        # As the worker's strategy, by the class that Celery derives for the task.
+        task = self.app.tasks[message.headers["task"]]
+        pool = SimpleNamespace(apply_async=None)
+        kind = create_request_cls(LockRequest, task, pool, "here", None, app=self.app)
+        received: LockRequest = kind(
             message,
             app=self.app,
+            task=task,
             on_ack=acknowledge,
             on_reject=lambda _logger, _errors, requeue: self.acks.append("requeue" if requeue else "reject"),
             hostname="here",
         )
+        return received
 
     def run(self, request: LockRequest | None = None, *, redelivered: bool = False) -> Any:
         """Do what a pool child does with a request, and tell the main process; return what the task returned.

@@ -637,6 +637,37 @@ def test_a_run_that_had_ended_when_the_next_was_parked_leaves_no_claim(
 
 
 @pytest.mark.parametrize("in_turn", [True, False])
+@pytest.mark.parametrize("end", ["SystemExit", "hard limit", "hard limit, requeued"])
+def test_a_run_of_whose_end_the_pool_tells_in_its_own_way_leaves_no_claim(
+    shop: Shop, end: str, *, in_turn: bool
+) -> None:
+    """On threads Celery is given no outcome after SystemExit, on gevent it calls ``on_timeout`` alone.
+
+    A claim is left to one that comes again.
+    """
+    requeued = {"acks_late": True, "acks_on_failure_or_timeout": False} if "requeued" in end else {}
+    request = delivered(shop, lock="while_executing", **requeued)
+    token, _, facts = request.claim_ahead().partition("\0")
+    request.on_accepted(os.getpid(), time.monotonic())
+    shop.child(request)
+
+    def park_behind() -> None:
+        shop.store.acquire(KEY, token, 10.0, facts=facts)
+        request.wake_line_at_end()
+
+    def hear() -> None:
+        if end == "SystemExit":
+            with pytest.raises(TypeError):
+                request.on_success(einfo(SystemExit()))
+        else:
+            request.on_timeout(False, 1.0)
+
+    play(park_behind, hear, in_turn=in_turn)
+
+    assert [held for held, _ in shop.states()] == ([token] if requeued else [])
+
+
+@pytest.mark.parametrize("in_turn", [True, False])
 def test_one_that_was_requeued_when_the_next_was_parked_keeps_its_claim(shop: Shop, *, in_turn: bool) -> None:
     """It comes again, and is the first."""
     request = delivered(shop, lock="while_executing", acks_late=True)
