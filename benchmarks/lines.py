@@ -10,8 +10,8 @@ from typing import Any
 import redis
 
 from benchmarks.pairs import Figure, rounds
-from celery_redislock.locks.scripts import script
-from celery_redislock.locks.store import Entry
+from celery_redislock.store.store import Entry
+from celery_redislock.wire.scripts import script
 
 __all__ = ["URL", "client_here", "looks", "scripts"]
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from celery import Celery
 
-    from celery_redislock.locks.memory import MemoryStore
-    from celery_redislock.locks.store import LockStore
+    from celery_redislock.store.memory import MemoryStore
+    from celery_redislock.store.store import LockStore
     from celery_redislock.task import SingletonTask
 
 try:
@@ -40,7 +40,7 @@ def memory_locks(app: "Celery", store: "LockStore | None" = None) -> Iterator["L
     and for who waits ``store.lines()``, ``store.waiting(name)``.
     """
     from celery_redislock.declaring.server import use_store
-    from celery_redislock.locks.memory import MemoryStore
+    from celery_redislock.store.memory import MemoryStore
 
     store = store or MemoryStore()
     before = use_store(app, store)
@@ -89,9 +89,9 @@ def hold(
     from celery_redislock.declaring.declaration import declaration_of
     from celery_redislock.exceptions import LockUnavailable
     from celery_redislock.locks.lease import Lease, new_token
-    from celery_redislock.locks.store import QUEUED, RUNNING, Grant, Refusal, Term
     from celery_redislock.locks.watchdog import watchdog_of
     from celery_redislock.publishing.publish import NEEDS_NO_SERVER
+    from celery_redislock.store.store import QUEUED, RUNNING, Grant, Refusal, Term
     from celery_redislock.task import SingletonTask
 
     given: object = task
@@ -137,7 +137,7 @@ if pytest is not None:
         """
         from celery._state import _get_active_apps
 
-        from celery_redislock.locks.memory import MemoryStore
+        from celery_redislock.store.memory import MemoryStore
 
         if "celery_app" in request.fixturenames:
             request.getfixturevalue("celery_app")  # it may have been asked for after this one

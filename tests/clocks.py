@@ -1,6 +1,6 @@
 """Clocks that move when a test says so."""
 
-from celery_redislock.locks.clock import boottime
+from celery_redislock.wire.clock import boottime
 
 
 class ManualClock:

@@ -2,7 +2,7 @@
 
 import json
 
-from celery_redislock.locks.scripts import OF_SEVERAL, SCRIPTS, script
+from celery_redislock.wire.scripts import OF_SEVERAL, SCRIPTS, script
 
 #: What a task's life asks the lock server for.
 OPERATIONS = ("claim", "start", "renew", "release", "hand_on", "inspect", "mark_done")

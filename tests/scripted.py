@@ -7,7 +7,7 @@ from typing import Any, cast
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks import Lease, Lock, LockStore, MemoryStore, Watchdog
 from celery_redislock.locks.lease import DRIFT
-from celery_redislock.locks.store import Entry, Grant, Parked, Release, Renewal, Term
+from celery_redislock.store.store import Entry, Grant, Parked, Release, Renewal, Term
 from tests.clocks import ManualClock
 
 

@@ -17,7 +17,7 @@ import pytest
 import redis
 
 from celery_redislock.locks import LockStore, MemoryStore, connect
-from celery_redislock.locks.store import Grant, Hold, Refusal
+from celery_redislock.store.store import Grant, Hold, Refusal
 from tests.clocks import AheadClock
 from tests.cluster import Cluster
 from tests.facts import wait_until

@@ -10,8 +10,8 @@ from celery_redislock.cli import output
 from celery_redislock.cli.listing import host_option, task_option, told_patterns
 from celery_redislock.cli.subject import LockServer, as_json_option, ask, find, nobody, table_of
 from celery_redislock.locks.force import told_of_force
-from celery_redislock.locks.store import ACCEPTED, QUEUED, RUNNING
 from celery_redislock.publishing.handle import Holder, take_away
+from celery_redislock.store.store import ACCEPTED, QUEUED, RUNNING
 
 _WORDS = "KEY | TASK [ARGUMENT]... | TASK_ID"
 _subject = click.argument("subject", metavar=_WORDS, nargs=-1, required=True)

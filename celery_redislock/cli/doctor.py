@@ -18,9 +18,9 @@ from celery_redislock.declaring.declaration import declaration_of, is_unique
 from celery_redislock.declaring.server import settings_of
 from celery_redislock.declaring.table import DEFAULTS
 from celery_redislock.exceptions import LockOptionError, RedisLockError
-from celery_redislock.locks.connection import mask_password
-from celery_redislock.locks.store import NOBODY, LockStore
 from celery_redislock.publishing import promote
+from celery_redislock.store.store import NOBODY, LockStore
+from celery_redislock.wire.connection import mask_password
 
 #: Seconds by which a clock may differ before it is told: ages and waiting times are shown that much wrong.
 APART = 1.0

@@ -23,8 +23,8 @@ from celery_redislock.declaring.kinds import hint
 from celery_redislock.declaring.server import settings_of
 from celery_redislock.locks.force import told_of_force
 from celery_redislock.locks.lease import new_token
-from celery_redislock.locks.store import Refused
 from celery_redislock.publishing.handle import Holder, LockHandle
+from celery_redislock.store.store import Refused
 
 #: Holders and skipped calls that are shown; locks that have refused calls and are looked at, a request each.
 SHOWN = 5

@@ -9,11 +9,11 @@ import click
 from celery_redislock.cli import output
 from celery_redislock.cli.subject import LockServer, Place, Trouble, as_json_option, ask, find, table_of
 from celery_redislock.declaring.kinds import hint
-from celery_redislock.locks.store import Promotion
 from celery_redislock.log import logger
 from celery_redislock.publishing import promote
 from celery_redislock.publishing.handle import Holder
 from celery_redislock.receiving.drop import drop as drop_message
+from celery_redislock.store.store import Promotion
 
 #: Entries that one request sends to their queues.
 AT_ONCE = 100

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from celery_redislock.locks.store import YEAR_10000, Limit
 from celery_redislock.publishing.handle import Holder
+from celery_redislock.store.store import YEAR_10000, Limit
 
 #: Of the documents of ``--json``. A field that goes, or means something else, changes it; a new one does not.
 VERSION = 1

@@ -15,9 +15,9 @@ from celery_redislock.declaring.declaration import is_unique
 from celery_redislock.declaring.kinds import hint
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.limits import A_YEAR
-from celery_redislock.locks.store import LockStore
 from celery_redislock.publishing.handle import Holder, LockHandle
 from celery_redislock.publishing.held import ALL, holders_of
+from celery_redislock.store.store import LockStore
 
 _KEYWORD = re.compile(r"([^\W\d]\w*)=(.*)", re.DOTALL)
 
@@ -129,7 +129,7 @@ class LockServer:
     @classmethod
     def _at(cls, url: str | None, prefix: str) -> "LockServer":
         from celery_redislock.locks import connect  # noqa: PLC0415  imports redis
-        from celery_redislock.locks.connection import mask_password  # noqa: PLC0415  imports redis
+        from celery_redislock.wire.connection import mask_password  # noqa: PLC0415  imports redis
 
         if url is None:
             raise Trouble("no lock server: give --url redis://host:port/db, or set REDIS_URL")

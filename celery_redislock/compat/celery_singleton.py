@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 from celery_redislock.compat.translation import FromApp, TranslatedTask, at_publish
 from celery_redislock.declaring.server import store_of
 from celery_redislock.exceptions import DuplicateTask
-from celery_redislock.locks.store import QUEUED
 from celery_redislock.publishing.handle import take_away
 from celery_redislock.publishing.held import ALL, holders_of
+from celery_redislock.store.store import QUEUED
 
 __all__ = ["DuplicateTaskError", "Singleton", "clear_locks"]
 

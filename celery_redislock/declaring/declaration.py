@@ -17,7 +17,7 @@ from celery_redislock.declaring.server import DECLARATION, joined_for, settings_
 from celery_redislock.declaring.table import INHERIT, TASK_ROWS
 from celery_redislock.declaring.unknown import unknown_options
 from celery_redislock.exceptions import LockOptionError
-from celery_redislock.locks.store import LockStore, owner_name, too_short
+from celery_redislock.store.store import LockStore, owner_name, too_short
 
 if TYPE_CHECKING:
     from celery_redislock.locks.tasklock import TaskLock

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from math import inf
 
-from celery_redislock.locks.clock import is_seconds
-from celery_redislock.locks.store import TEN_YEARS
+from celery_redislock.store.store import TEN_YEARS
+from celery_redislock.wire.clock import is_seconds
 
 
 @dataclass(eq=False)

@@ -17,9 +17,9 @@ from celery.utils.collections import ConfigurationView
 from celery_redislock.declaring.options import LockSettings, read_settings
 from celery_redislock.declaring.unknown import left_over_settings, unknown_settings
 from celery_redislock.exceptions import LockOptionError
-from celery_redislock.locks.djangocache import SCHEME as DJANGO_CACHE
-from celery_redislock.locks.store import LockStore
 from celery_redislock.log import logger
+from celery_redislock.store.store import LockStore
+from celery_redislock.wire.djangocache import SCHEME as DJANGO_CACHE
 
 if TYPE_CHECKING:
     import redis
@@ -72,7 +72,7 @@ def store_of(app: Any, settings: LockSettings | None = None) -> LockStore:
 
 def joined_for(where: str, store: LockStore) -> LockStore:
     """Return the store of locks of several names; raises LockOptionError where there is none."""
-    from celery_redislock.locks.joined import joined  # noqa: PLC0415  imports redis
+    from celery_redislock.store.joined import joined  # noqa: PLC0415  imports redis
 
     try:
         return joined(store)
@@ -105,9 +105,9 @@ def setting_problems(app: Any) -> list[str]:
 
 
 def _make_store(app: Any, settings: LockSettings) -> LockStore:
-    from celery_redislock.locks.client import reach  # noqa: PLC0415  imports redis
-    from celery_redislock.locks.cluster import store_on  # noqa: PLC0415  imports redis
-    from celery_redislock.locks.connection import Connections  # noqa: PLC0415  imports redis
+    from celery_redislock.store.cluster import store_on  # noqa: PLC0415  imports redis
+    from celery_redislock.wire.client import reach  # noqa: PLC0415  imports redis
+    from celery_redislock.wire.connection import Connections  # noqa: PLC0415  imports redis
 
     address = _address(app, settings)
     bound = settings.socket_timeout
@@ -148,13 +148,13 @@ class _Address(NamedTuple):
 
     @property
     def masked(self) -> str:
-        from celery_redislock.locks.connection import mask_password  # noqa: PLC0415  imports redis
+        from celery_redislock.wire.connection import mask_password  # noqa: PLC0415  imports redis
 
         return repr(mask_password(self.url))
 
 
 def _address(app: Any, settings: LockSettings) -> _Address:
-    from celery_redislock.locks.connection import is_cluster, plain_url  # noqa: PLC0415  imports redis
+    from celery_redislock.wire.connection import is_cluster, plain_url  # noqa: PLC0415  imports redis
 
     conf = app.conf
     of_backend = conf.get("result_backend_transport_options") or {}, conf.get("redis_backend_use_ssl")
@@ -199,7 +199,7 @@ def _pool(app: Any, address: _Address, bound: float) -> "redis.ConnectionPool":
     from celery.app.backends import by_url  # noqa: PLC0415  only when a store is made
     from redis import RedisError  # noqa: PLC0415  only when a store is made
 
-    from celery_redislock.locks import connection as to  # noqa: PLC0415  imports redis
+    from celery_redislock.wire import connection as to  # noqa: PLC0415  imports redis
 
     url = to.plain_url(address.url, address.setting)
     # The virtual host "/" is database 0 to kombu, and none to Celery's class (5.7.0, backends/redis.py).

@@ -79,15 +79,15 @@ from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.terms import check_connect
 
 if TYPE_CHECKING:
-    from celery_redislock.locks.client import Named
     from celery_redislock.locks.lease import Lease
     from celery_redislock.locks.lock import Lock
-    from celery_redislock.locks.memory import MemoryStore
     from celery_redislock.locks.readwrite import ReadWriteLock
-    from celery_redislock.locks.redisstore import RedisStore
     from celery_redislock.locks.semaphore import Permit, Semaphore
-    from celery_redislock.locks.store import Hold, LockStore
     from celery_redislock.locks.watchdog import Watchdog
+    from celery_redislock.store.memory import MemoryStore
+    from celery_redislock.store.redisstore import RedisStore
+    from celery_redislock.store.store import Hold, LockStore
+    from celery_redislock.wire.client import Named
 
 __all__ = [
     "Hold", "Lease", "Lock", "LockStore", "MemoryStore", "Permit", "ReadWriteLock", "Semaphore", "Watchdog",
@@ -96,15 +96,15 @@ __all__ = [
 
 #: Where the classes are that are imported on first use: a process that declares tasks needs none of them.
 _HOMES = {
-    "Hold": "store",
-    "Lease": "lease",
-    "Lock": "lock",
-    "LockStore": "store",
-    "MemoryStore": "memory",
-    "Permit": "semaphore",
-    "ReadWriteLock": "readwrite",
-    "Semaphore": "semaphore",
-    "Watchdog": "watchdog",
+    "Hold": "store.store",
+    "Lease": "locks.lease",
+    "Lock": "locks.lock",
+    "LockStore": "store.store",
+    "MemoryStore": "store.memory",
+    "Permit": "locks.semaphore",
+    "ReadWriteLock": "locks.readwrite",
+    "Semaphore": "locks.semaphore",
+    "Watchdog": "locks.watchdog",
 }
 
 
@@ -113,7 +113,7 @@ if not TYPE_CHECKING:  # a checker would take every misspelt name for an object
     def __getattr__(name: str) -> object:
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        value = globals()[name] = getattr(import_module(f"celery_redislock.{_HOMES[name]}"), name)
         return value
 
 
@@ -171,8 +171,8 @@ def connect(
             servers of a list are too few, an even number, two the same, or have something to wait for; or
             a client cannot wait for replicas or disks.
     """
-    from celery_redislock.locks.client import reach  # noqa: PLC0415  imports redis
-    from celery_redislock.locks.cluster import store_on  # noqa: PLC0415  imports redis
+    from celery_redislock.store.cluster import store_on  # noqa: PLC0415  imports redis
+    from celery_redislock.wire.client import reach  # noqa: PLC0415  imports redis
 
     check_connect("connect", prefix, socket_timeout)
     if isinstance(url, list | tuple):
@@ -187,7 +187,7 @@ def connect(
 
 
 def _quorum(urls: "Sequence[Named]", confirms: object, **options: Any) -> "RedisStore":
-    from celery_redislock.locks.redlock import QuorumStore  # noqa: PLC0415  imports redis
+    from celery_redislock.store.redlock import QuorumStore  # noqa: PLC0415  imports redis
 
     if confirms:
         problem = "min_replicas and sync: the servers of a quorum confirm each other; leave them out"

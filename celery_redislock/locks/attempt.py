@@ -13,12 +13,12 @@ from operator import methodcaller
 from typing import Any, TypeAlias, TypeVar
 
 from celery_redislock.exceptions import LockKeyError
-from celery_redislock.locks.clock import Clock
 from celery_redislock.locks.lease import Lease, new_token
 from celery_redislock.locks.process import hostname
-from celery_redislock.locks.store import NOBODY, RUNNING, Entry, Grant, Hold, LockStore, Parked, Refusal, Term
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.log import logger
+from celery_redislock.store.store import NOBODY, RUNNING, Entry, Grant, Hold, LockStore, Parked, Refusal, Term
+from celery_redislock.wire.clock import Clock
 
 __all__ = ["PAUSE", "SHORTEST", "Attempt", "Step", "Steps", "coroutine", "drive", "ending", "owe", "settled"]
 

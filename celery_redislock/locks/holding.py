@@ -11,12 +11,12 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from celery_redislock.exceptions import LockOptionError, RedisLockError
 from celery_redislock.locks.attempt import Attempt, Steps, ending, settled
-from celery_redislock.locks.clock import Clock, boottime, is_seconds
 from celery_redislock.locks.lease import DRIFT, LockLease
 from celery_redislock.locks.naming import joint_name, names_of
-from celery_redislock.locks.store import Grant, Hold, LockStore, Term
 from celery_redislock.locks.terms import check_store, check_terms, check_token, refuse_others
 from celery_redislock.locks.watchdog import watchdog_of
+from celery_redislock.store.store import Grant, Hold, LockStore, Term
+from celery_redislock.wire.clock import Clock, boottime, is_seconds
 
 __all__ = ["Held", "Holding", "leaving"]
 

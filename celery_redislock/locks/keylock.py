@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from celery_redislock.exceptions import LockUnavailable, RedisLockError
 from celery_redislock.locks.process import is_dead
-from celery_redislock.locks.store import RUNNING, Hold, LockStore, Mark, Refusal, Release
-from celery_redislock.locks.thread import tell
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.log import logger
+from celery_redislock.store.store import RUNNING, Hold, LockStore, Mark, Refusal, Release
+from celery_redislock.wire.thread import tell
 
 __all__ = ["KeyLock", "LockByName"]
 

@@ -6,10 +6,10 @@ from binascii import b2a_base64
 from collections.abc import Callable
 
 from celery_redislock.exceptions import LockLost, LockUnavailable
-from celery_redislock.locks.clock import Clock, boottime
-from celery_redislock.locks.store import Grant, LockStore, Term, owner_name
-from celery_redislock.locks.thread import tell
 from celery_redislock.log import logger
+from celery_redislock.store.store import Grant, LockStore, Term, owner_name
+from celery_redislock.wire.clock import Clock, boottime
+from celery_redislock.wire.thread import tell
 
 #: Parts and seconds of a term by which two clocks may drift in it, and by which both are rounded.
 DRIFT = 0.01

@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 
 from celery_redislock.locks.process import hostname
-from celery_redislock.locks.store import Limit, LockStore
 from celery_redislock.log import logger
+from celery_redislock.store.store import Limit, LockStore
 
 __all__ = ["A_YEAR", "replace_limit"]
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from celery_redislock.locks.attempt import Attempt, coroutine, drive
-from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.holding import Held, Holding
 from celery_redislock.locks.lease import DRIFT, LockLease
-from celery_redislock.locks.store import Grant, Hold, LockStore, Term
 from celery_redislock.locks.watchdog import watchdog_of
+from celery_redislock.store.store import Grant, Hold, LockStore, Term
+from celery_redislock.wire.clock import Clock, boottime
 
 
 class Lock(Holding[Held]):
@@ -182,7 +182,7 @@ class Lock(Holding[Held]):
         drive(self._store, self._leaving(error))
 
     def _joined(self, store: LockStore) -> LockStore:
-        from celery_redislock.locks.joined import joined  # noqa: PLC0415  imports redis
+        from celery_redislock.store.joined import joined  # noqa: PLC0415  imports redis
 
         return joined(store)
 

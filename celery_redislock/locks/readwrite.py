@@ -8,11 +8,11 @@ from typing import Any, NoReturn
 
 from celery_redislock.exceptions import LockUpgradeError
 from celery_redislock.locks.attempt import Attempt, Steps, drive, owe, settled
-from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.holding import H, Held, Holding
 from celery_redislock.locks.lock import Lock
-from celery_redislock.locks.store import Hold, LockStore
 from celery_redislock.locks.terms import check_lines, check_store, refuse_others
+from celery_redislock.store.store import Hold, LockStore
+from celery_redislock.wire.clock import Clock, boottime
 
 __all__ = ["ReadWriteLock", "Reading", "Writing"]
 

@@ -9,14 +9,14 @@ from typing import Any, NoReturn
 
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.attempt import Attempt, Steps, drive, ending
-from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.holding import Held, leaving
 from celery_redislock.locks.lease import Lease, LockLease
 from celery_redislock.locks.limits import A_YEAR, replace_limit
 from celery_redislock.locks.naming import lock_name
-from celery_redislock.locks.store import Grant, Hold, Limit, LockStore, Term
 from celery_redislock.locks.terms import check_lines, check_store, check_terms, check_token, refuse_others
 from celery_redislock.locks.watchdog import watchdog_of
+from celery_redislock.store.store import Grant, Hold, Limit, LockStore, Term
+from celery_redislock.wire.clock import Clock, boottime
 
 __all__ = ["Permit", "Semaphore"]
 

@@ -24,7 +24,8 @@ from celery_redislock.locks.force import told_of_force
 from celery_redislock.locks.keylock import KeyLock
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.process import hostname, whereabouts_of
-from celery_redislock.locks.store import (
+from celery_redislock.locks.watchdog import watchdog_of
+from celery_redislock.store.store import (
     ACCEPTED,
     QUEUED,
     RUNNING,
@@ -38,7 +39,6 @@ from celery_redislock.locks.store import (
     Release,
     Term,
 )
-from celery_redislock.locks.watchdog import watchdog_of
 
 T = TypeVar("T")
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from celery_redislock.exceptions import LockOptionError
-from celery_redislock.locks.clock import is_seconds
-from celery_redislock.locks.store import TEN_YEARS, too_short
+from celery_redislock.store.store import TEN_YEARS, too_short
+from celery_redislock.wire.clock import is_seconds
 
 __all__ = ["check_connect", "check_lines", "check_store", "check_terms", "check_token", "refuse_others"]
 

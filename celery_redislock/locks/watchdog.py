@@ -28,11 +28,11 @@ from queue import Empty
 from typing import NamedTuple
 
 from celery_redislock.exceptions import LockUnavailable
-from celery_redislock.locks.clock import Clock, boottime
 from celery_redislock.locks.lease import Lease
-from celery_redislock.locks.store import LockStore, Renewal, Term
-from celery_redislock.locks.thread import greenlets, original, start_thread, tell
 from celery_redislock.log import logger
+from celery_redislock.store.store import LockStore, Renewal, Term
+from celery_redislock.wire.clock import Clock, boottime
+from celery_redislock.wire.thread import greenlets, original, start_thread, tell
 
 #: Seconds the thread stays when there is nothing to watch.
 LINGER = 30.0

@@ -13,9 +13,9 @@ from celery_redislock.declaring.call_options import split_call_options, to_heade
 from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.declaring.scopes import Scope
 from celery_redislock.locks.lease import new_token
-from celery_redislock.locks.store import owner_name
 from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.publishing.message import HEADER, NO_OPTIONS, Message, is_result_ignored, tick_token
+from celery_redislock.store.store import owner_name
 
 __all__ = ["Call", "PublishingRun", "Send", "runs_in_this_thread"]
 

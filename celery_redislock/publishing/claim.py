@@ -13,11 +13,11 @@ from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
 from celery_redislock.exceptions import LockKeyError, LockUnavailable, RedisLockError
-from celery_redislock.locks.store import ACCEPTED, QUEUED, Answer, Hold, Parked, Refusal, Turn
 from celery_redislock.log import logger
 from celery_redislock.publishing.call import Call
 from celery_redislock.publishing.message import NO_OPTIONS, Message
 from celery_redislock.publishing.turn import band_of, facts_of_turn
+from celery_redislock.store.store import ACCEPTED, QUEUED, Answer, Hold, Parked, Refusal, Turn
 
 __all__ = ["MOST_REFUSED", "Claim"]
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from celery_redislock.declaring.scopes import ALIASES, STRATEGIES, Choice, Conflict, Side, Skip
 from celery_redislock.exceptions import DuplicateTask, LockOptionError
-from celery_redislock.locks.store import ACCEPTED, Hold
 from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.log import logger
 from celery_redislock.publishing.signals import lock_conflict
+from celery_redislock.store.store import ACCEPTED, Hold
 
 
 def choose(

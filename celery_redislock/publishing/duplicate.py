@@ -5,11 +5,11 @@ from typing import Any, NoReturn
 
 from celery_redislock.declaring.scopes import NO_TURN
 from celery_redislock.exceptions import LockOptionError
-from celery_redislock.locks.store import Hold
 from celery_redislock.log import logger
 from celery_redislock.publishing.call import Call, runs_in_this_thread
 from celery_redislock.publishing.conflict import announce, choose, duplicate_error, log_skip
 from celery_redislock.publishing.results import DUPLICATE_OF, LockEagerResult, LockResult
+from celery_redislock.store.store import Hold
 
 __all__ = ["STRATEGIES", "at_publish"]
 

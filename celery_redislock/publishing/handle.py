@@ -9,8 +9,8 @@ from celery_redislock.declaring.kinds import COUNT, Seconds
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.force import facts_of_force
 from celery_redislock.locks.limits import A_YEAR, replace_limit
-from celery_redislock.locks.store import QUEUED, RUNNING, Hold, Limit, LockStore, Release, Waiter
 from celery_redislock.log import logger
+from celery_redislock.store.store import QUEUED, RUNNING, Hold, Limit, LockStore, Release, Waiter
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -7,8 +7,8 @@ from typing import Any
 
 from celery_redislock.declaring.server import store_of
 from celery_redislock.exceptions import LockOptionError
-from celery_redislock.locks.store import LockStore
 from celery_redislock.publishing.handle import Holder
+from celery_redislock.store.store import LockStore
 
 __all__ = ["ALL", "held", "holders_of"]
 

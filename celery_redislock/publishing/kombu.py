@@ -25,10 +25,10 @@ from celery.signals import before_task_publish
 from kombu.exceptions import LimitExceeded
 
 from celery_redislock.exceptions import RedisLockError
-from celery_redislock.locks.store import LARGEST, LockStore
 from celery_redislock.log import logger
 from celery_redislock.publishing.claim import Claim
 from celery_redislock.publishing.message import HEADER
+from celery_redislock.store.store import LARGEST, LockStore
 
 __all__ = ["leads_to", "publish_with_claim"]
 

@@ -22,7 +22,7 @@ from uuid import NAMESPACE_OID, uuid5
 
 import celery.app.task
 
-from celery_redislock.locks.store import owner_name
+from celery_redislock.store.store import owner_name
 
 __all__ = ["HEADER", "NO_OPTIONS", "TICK", "Message", "is_result_ignored", "tick_id", "tick_token"]
 

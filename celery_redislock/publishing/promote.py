@@ -17,10 +17,10 @@ from kombu.serialization import prepare_accept_content
 from kombu.utils.json import dumps, loads
 
 from celery_redislock.exceptions import RedisLockError
-from celery_redislock.locks.store import LockStore, Promotion
-from celery_redislock.locks.thread import tell
 from celery_redislock.log import logger
 from celery_redislock.publishing.kombu import leads_to
+from celery_redislock.store.store import LockStore, Promotion
+from celery_redislock.wire.thread import tell
 
 #: Properties that a worker writes into a message it has in hand (``receiving/in_hand.py``).
 OF_A_WORKER = ("redislock_in_hand_of", "redislock_in_hand_since")

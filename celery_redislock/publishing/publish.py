@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celery_redislock.exceptions import LockUnavailable
-from celery_redislock.locks.store import QUEUED
 from celery_redislock.log import logger
 from celery_redislock.publishing import duplicate, kombu, spans
 from celery_redislock.publishing.call import Call, PublishingRun, Send
@@ -17,6 +16,7 @@ from celery_redislock.publishing.claim import Claim
 from celery_redislock.publishing.conflict import announce
 from celery_redislock.publishing.message import Message
 from celery_redislock.publishing.signals import lock_acquired
+from celery_redislock.store.store import QUEUED
 
 __all__ = ["NEEDS_NO_SERVER", "publish"]
 

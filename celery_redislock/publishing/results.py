@@ -10,7 +10,7 @@ from celery.states import PROPAGATE_STATES, REVOKED
 from vine import promise
 
 from celery_redislock.exceptions import DuplicateTask
-from celery_redislock.locks.store import ACCEPTED, Hold
+from celery_redislock.store.store import ACCEPTED, Hold
 
 if TYPE_CHECKING:  # celery-types has them generic, Celery has not
     AnyResult: TypeAlias = AsyncResult[Any]

@@ -25,7 +25,7 @@ lock_lost = Signal(name="lock_lost", providing_args={"key", "task_id", "lease"})
 
 #: A publish or a run found its key held.
 #: Arguments: ``key``, ``task_id`` (the duplicate's), ``holder``
-#: (:class:`~celery_redislock.locks.store.Hold`), ``side`` (``client``, ``server``) and ``strategy``: what is
+#: (:class:`~celery_redislock.store.store.Hold`), ``side`` (``client``, ``server``) and ``strategy``: what is
 #: done about it, ``skip``, ``raise`` or ``wait`` (it runs later, in its turn). That need not be what
 #: ``on_conflict`` says: a workflow's member, a retry and a redelivery are not dropped.
 lock_conflict = Signal(name="lock_conflict", providing_args={"key", "task_id", "holder", "side", "strategy"})

@@ -1,7 +1,7 @@
 """The turn of a message that waits in line, wherever it is parked: its band, and what its claim says then."""
 
-from celery_redislock.locks.store import QUEUED
 from celery_redislock.locks.tasklock import TaskLock
+from celery_redislock.store.store import QUEUED
 
 __all__ = ["band_of", "facts_of_turn"]
 

@@ -7,11 +7,11 @@ from celery_redislock.declaring.declaration import declaration_of, is_unique
 from celery_redislock.declaring.options import risks
 from celery_redislock.declaring.server import NoLockServerError, setting_problems, settings_of, store_of
 from celery_redislock.exceptions import LockOptionError, LockUnavailable, RedisLockError
-from celery_redislock.locks.store import NOBODY, LockStore
 from celery_redislock.log import logger
 from celery_redislock.receiving.parking import waits
 from celery_redislock.scheduling.entries import entries_of, problems_of
 from celery_redislock.scheduling.startup import tell
+from celery_redislock.store.store import NOBODY, LockStore
 
 __all__ = ["check_worker", "off_disk", "problems_of_app", "problems_of_server", "problems_of_tasks"]
 

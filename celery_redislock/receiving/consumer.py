@@ -17,10 +17,10 @@ from celery.worker.consumer.control import Control
 
 from celery_redislock.declaring.declaration import is_unique
 from celery_redislock.declaring.server import settings_of, store_of
-from celery_redislock.locks.retrying import keep_trying
-from celery_redislock.locks.store import owner_name, owner_of
 from celery_redislock.log import logger
 from celery_redislock.running.delivery import release_dropped
+from celery_redislock.store.store import owner_name, owner_of
+from celery_redislock.wire.retrying import keep_trying
 
 __all__ = ["Unreceived"]
 

@@ -24,9 +24,7 @@ from celery_redislock.declaring.call_options import from_header
 from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.declaring.options import LockOptions
 from celery_redislock.exceptions import LockUnavailable, RedisLockError
-from celery_redislock.locks.clock import boottime
 from celery_redislock.locks.lease import new_token
-from celery_redislock.locks.store import LARGEST, Entry, Parked
 from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.log import logger
 from celery_redislock.publishing.conflict import announce, log_wait
@@ -34,6 +32,8 @@ from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.publishing.promote import HAND_OFF, OF_A_WORKER, PUBLISHING, text_of
 from celery_redislock.publishing.turn import band_of, facts_of_turn
 from celery_redislock.running.delivery import BY_BROKER, Delivery
+from celery_redislock.store.store import LARGEST, Entry, Parked
+from celery_redislock.wire.clock import boottime
 
 __all__ = ["note", "park_refused", "strategy", "waits"]
 

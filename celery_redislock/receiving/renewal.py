@@ -10,13 +10,13 @@ from collections import deque
 from functools import partial
 from typing import Any
 
-from celery_redislock.locks.clock import boottime
 from celery_redislock.locks.lease import Lease
-from celery_redislock.locks.store import Grant, Term
 from celery_redislock.locks.tasklock import TaskLock
-from celery_redislock.locks.thread import original, start_thread, tell
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.log import logger
+from celery_redislock.store.store import Grant, Term
+from celery_redislock.wire.clock import boottime
+from celery_redislock.wire.thread import original, start_thread, tell
 
 __all__ = ["PAUSE", "UNRENEWED", "HoldInHand"]
 

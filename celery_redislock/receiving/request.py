@@ -25,8 +25,6 @@ from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.exceptions import RedisLockError
 from celery_redislock.locks.lease import new_token
 from celery_redislock.locks.process import name_of
-from celery_redislock.locks.store import NOBODY, Term
-from celery_redislock.locks.thread import tell
 from celery_redislock.log import logger
 from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.publishing.promote import HAND_OFF
@@ -36,6 +34,8 @@ from celery_redislock.receiving.renewal import PAUSE, UNRENEWED, HoldInHand
 from celery_redislock.running.delivery import IN_HAND_SINCE, RECEIPT, Delivery, Receipt, release_dropped
 from celery_redislock.running.duplicate import Skipped
 from celery_redislock.running.redelivery import PutOff, ToBeParked, jittered, put_off
+from celery_redislock.store.store import NOBODY, Term
+from celery_redislock.wire.thread import tell
 
 __all__ = ["LockRequest"]
 

@@ -28,12 +28,12 @@ from kombu.utils.json import loads
 
 from celery_redislock.declaring.options import LockSettings
 from celery_redislock.exceptions import RedisLockError
-from celery_redislock.locks.scripts import script
-from celery_redislock.locks.store import RUNNING
-from celery_redislock.locks.thread import tell
 from celery_redislock.log import logger
 from celery_redislock.publishing.message import Message
 from celery_redislock.running.delivery import IN_HAND_OF, lock_by_name
+from celery_redislock.store.store import RUNNING
+from celery_redislock.wire.scripts import script
+from celery_redislock.wire.thread import tell
 
 __all__ = ["LATE", "Restorer", "run_script", "search", "worker_of"]
 

@@ -20,11 +20,11 @@ from celery.worker.consumer.tasks import Tasks
 from celery_redislock.declaring.declaration import is_unique
 from celery_redislock.declaring.server import settings_of, store_of
 from celery_redislock.exceptions import RedisLockError
-from celery_redislock.locks.retrying import LONGEST_PAUSE
-from celery_redislock.locks.store import LockStore
-from celery_redislock.locks.thread import original, start_thread, tell
 from celery_redislock.log import logger
 from celery_redislock.running.delivery import lock_by_name
+from celery_redislock.store.store import LockStore
+from celery_redislock.wire.retrying import LONGEST_PAUSE
+from celery_redislock.wire.thread import original, start_thread, tell
 
 __all__ = ["Sweeping"]
 

@@ -21,11 +21,11 @@ from celery_redislock.declaring.server import joined_for, settings_of, store_of
 from celery_redislock.exceptions import RedisLockError
 from celery_redislock.locks.keylock import KeyLock, LockByName
 from celery_redislock.locks.lease import new_token
-from celery_redislock.locks.store import Hold, Mark
 from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.log import logger
 from celery_redislock.publishing.message import Message, identity_of, is_result_ignored, tick_token
 from celery_redislock.publishing.promote import OF_A_WORKER
+from celery_redislock.store.store import Hold, Mark
 
 __all__ = ["RECEIPT", "Delivery", "Locks", "Receipt", "mark_ttl", "release_dropped", "visibility_timeout"]
 

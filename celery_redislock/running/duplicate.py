@@ -8,12 +8,12 @@ from celery.exceptions import Ignore
 
 from celery_redislock.declaring.scopes import Skip
 from celery_redislock.exceptions import LockBusy
-from celery_redislock.locks.store import ACCEPTED, QUEUED, Hold
 from celery_redislock.log import logger
 from celery_redislock.publishing.conflict import announce, choose, conflict_of, duplicate_error, log_skip
 from celery_redislock.publishing.results import DUPLICATE_OF
 from celery_redislock.running.redelivery import wait_for
 from celery_redislock.running.run import Run
+from celery_redislock.store.store import ACCEPTED, QUEUED, Hold
 
 __all__ = ["STRATEGIES", "Answered", "Skipped", "at_start"]
 

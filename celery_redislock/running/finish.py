@@ -14,8 +14,8 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery.states import FAILURE
 
 from celery_redislock.locks.lease import Lease, new_token
-from celery_redislock.locks.store import LockStore
 from celery_redislock.running.run import Run
+from celery_redislock.store.store import LockStore
 
 __all__ = ["conclude", "finish", "is_requeued"]
 

@@ -10,11 +10,11 @@ import random
 
 from celery.exceptions import Ignore, Reject
 
-from celery_redislock.locks.store import ACCEPTED, Hold
 from celery_redislock.log import logger
 from celery_redislock.publishing.conflict import log_wait
 from celery_redislock.running.delivery import Delivery
 from celery_redislock.running.run import Run
+from celery_redislock.store.store import ACCEPTED, Hold
 
 __all__ = ["PutOff", "ToBeParked", "jittered", "late_copy", "put_off", "wait_for"]
 

@@ -12,8 +12,8 @@ from celery.backends.redis import RedisBackend
 from celery.states import FAILURE, PENDING, SUCCESS
 
 from celery_redislock.locks.lease import Lease
-from celery_redislock.locks.store import LARGEST, LockStore
 from celery_redislock.running.run import Run
+from celery_redislock.store.store import LARGEST, LockStore
 
 __all__ = ["join"]
 

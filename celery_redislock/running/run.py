@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from celery_redislock.locks.lease import Lease
-from celery_redislock.locks.store import Mark
 from celery_redislock.log import logger
 from celery_redislock.publishing.conflict import explain
 from celery_redislock.publishing.signals import lock_lost, lock_released
 from celery_redislock.running.delivery import Delivery, release_dropped
+from celery_redislock.store.store import Mark
 
 __all__ = ["Run", "run_of"]
 

@@ -20,8 +20,6 @@ from celery.exceptions import Ignore, Reject
 from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.exceptions import DuplicateTask, LockKeyError, LockUnavailable, RedisLockError
 from celery_redislock.locks.lease import Lease
-from celery_redislock.locks.retrying import keep_trying
-from celery_redislock.locks.store import ACCEPTED, QUEUED, Hold, Marked, Refusal
 from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.log import logger
 from celery_redislock.publishing.publish import NEEDS_NO_SERVER
@@ -29,6 +27,8 @@ from celery_redislock.publishing.signals import lock_acquired
 from celery_redislock.running.duplicate import at_start
 from celery_redislock.running.redelivery import PutOff, ToBeParked, jittered, late_copy, put_off, wait_for
 from celery_redislock.running.run import Run
+from celery_redislock.store.store import ACCEPTED, QUEUED, Hold, Marked, Refusal
+from celery_redislock.wire.retrying import keep_trying
 
 __all__ = ["start"]
 

@@ -36,13 +36,13 @@ from kombu.exceptions import OperationalError
 from celery_redislock.declaring.options import LockSettings
 from celery_redislock.declaring.unknown import OF_ENTRIES
 from celery_redislock.exceptions import LockUnavailable
-from celery_redislock.locks.clock import boottime
-from celery_redislock.locks.store import Hold
 from celery_redislock.log import logger
 from celery_redislock.publishing.message import TICK, tick_id
 from celery_redislock.publishing.signals import lock_conflict
 from celery_redislock.scheduling.entries import is_shared
 from celery_redislock.scheduling.state import NOTHING, Answer, SkippedTick, State, States, finished, prolonged
+from celery_redislock.store.store import Hold
+from celery_redislock.wire.clock import boottime
 
 __all__ = ["WRAPPED", "Beat"]
 

@@ -24,8 +24,8 @@ from math import inf
 from typing import Any, NamedTuple
 
 from celery_redislock.locks.naming import lock_name
-from celery_redislock.locks.store import YEAR_10000, Hold, LockStore
 from celery_redislock.log import logger
+from celery_redislock.store.store import YEAR_10000, Hold, LockStore
 
 __all__ = ["NOTHING", "Answer", "Pause", "SkippedTick", "State", "States"]
 

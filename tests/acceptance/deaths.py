@@ -27,9 +27,9 @@ def install(journal: Journal, plan: Mapping[str, Any]) -> None:
         plan: ``dies`` (``at`` a point, ``number``: when it is reached that often) and ``terms``
             (``HAND_OFF``, ``PUBLISHING``: seconds).
     """
-    from celery_redislock.locks.redisstore import RedisStore
     from celery_redislock.publishing import promote
     from celery_redislock.receiving import parking
+    from celery_redislock.store.redisstore import RedisStore
 
     for name, seconds in plan.get("terms", {}).items():
         setattr(parking, name, seconds)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from celery_redislock.locks.store import Entry
 from celery_redislock.publishing.message import HEADER
 from celery_redislock.publishing.promote import HAND_OFF
+from celery_redislock.store.store import Entry
 from tests.acceptance.brokers import REDIS, Site
 from tests.acceptance.harness import Project, throughout, wait_until
 from tests.acceptance.paths import ELSEWHERE

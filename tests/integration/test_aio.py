@@ -18,7 +18,7 @@ from celery_redislock import LockBusy, LockKeyError, LockLost, LockOptionError, 
 from celery_redislock.exceptions import LockLoopError
 from celery_redislock.locks import Lock, aio, attempt
 from celery_redislock.locks.aio.store import Request
-from celery_redislock.locks.aio.wires import MOST, Wires
+from celery_redislock.wire.loop import MOST, Wires
 from tests.aio import play, until
 from tests.facts import wait_until
 from tests.faults import Fault, FaultyProxy

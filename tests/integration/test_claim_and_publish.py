@@ -25,12 +25,12 @@ from kombu.utils.json import dumps
 from celery_redislock import LockKeyError, LockUnavailable, SingletonTask
 from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.locks import connect, keylock
-from celery_redislock.locks.store import LARGEST
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.publishing import claim, kombu
 from celery_redislock.publishing.call import Call
 from celery_redislock.publishing.claim import Claim
 from celery_redislock.publishing.message import TICK, tick_id, tick_token
+from celery_redislock.store.store import LARGEST
 from tests.faults import Fault, FaultyProxy
 from tests.servers import EmbeddedServer
 from tests.stores import ABOUT, RedisCase, granted, refused

@@ -24,8 +24,8 @@ from typing_extensions import Self
 
 from celery_redislock.locks import connect
 from celery_redislock.locks.lease import new_token
-from celery_redislock.locks.redisstore import RedisStore
-from celery_redislock.locks.store import Entry
+from celery_redislock.store.redisstore import RedisStore
+from celery_redislock.store.store import Entry
 from tests.integration.commands import ROOT, run_command
 
 APP = "tests.integration.cli_app"

@@ -14,7 +14,7 @@ from celery_redislock import SingletonTask
 from celery_redislock.embedded import EmbeddedServer as PackagesServer
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks import Lock, connect
-from celery_redislock.locks.store import NOBODY, Grant, Mark
+from celery_redislock.store.store import NOBODY, Grant, Mark
 from tests.acceptance.processes import free_port
 from tests.facts import wait_until
 from tests.integration.programs import run_program

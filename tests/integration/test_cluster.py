@@ -19,10 +19,10 @@ from celery import Celery
 from celery_redislock import Resources, SingletonTask
 from celery_redislock.exceptions import LockOptionError, LockUnavailable
 from celery_redislock.locks import Lock, ReadWriteLock, Semaphore, aio, connect
-from celery_redislock.locks.clock import boottime
-from celery_redislock.locks.cluster import ClusterStore
-from celery_redislock.locks.connection import Connections
-from celery_redislock.locks.store import Entry, Mark, Term
+from celery_redislock.store.cluster import ClusterStore
+from celery_redislock.store.store import Entry, Mark, Term
+from celery_redislock.wire.clock import boottime
+from celery_redislock.wire.connection import Connections
 from tests.acceptance.processes import free_port
 from tests.cluster import Cluster, Node, running_cluster
 from tests.facts import wait_until
@@ -399,8 +399,8 @@ def test_a_line_whose_holder_has_died_is_found_by_whoever_sweeps(
 
 #: What a process does that parks a bell, and is killed before the request of that number.
 KILLED_PARKING = """
-from celery_redislock.locks.cluster import ClusterScripts
-from celery_redislock.locks.store import Entry
+from celery_redislock.store.cluster import ClusterScripts
+from celery_redislock.store.store import Entry
 
 sent = iter(range(int(rest[0])))
 begin = ClusterScripts.begin

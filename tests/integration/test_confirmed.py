@@ -12,8 +12,9 @@ import pytest
 import redis
 
 from celery_redislock.exceptions import LockUnavailable
-from celery_redislock.locks import Lock, aio, confirmation, connect
-from celery_redislock.locks.redisstore import RedisStore
+from celery_redislock.locks import Lock, aio, connect
+from celery_redislock.store import confirmation
+from celery_redislock.store.redisstore import RedisStore
 from tests.facts import wait_until
 from tests.kinds import client_at
 from tests.servers import EmbeddedServer

@@ -17,7 +17,7 @@ HERE: tuple[str, ...] = ()
 _PROLOGUE = """
 import sys, time
 from celery_redislock.locks import connect
-from celery_redislock.locks.store import Refusal
+from celery_redislock.store.store import Refusal
 from celery_redislock.locks.tasklock import Says, TaskLock
 
 url, prefix, owner = sys.argv[1:]

@@ -15,9 +15,9 @@ import redis
 from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks import connect
-from celery_redislock.locks.redisstore import RedisStore
-from celery_redislock.locks.store import Entry, Grant, Mark, Refusal, Term
 from celery_redislock.scheduling.state import NOTHING, States
+from celery_redislock.store.redisstore import RedisStore
+from celery_redislock.store.store import Entry, Grant, Mark, Refusal, Term
 from tests.pages import PAGES, ROOT, acl_rule, blocks_of
 
 #: In the pages this is where the server is.

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 from celery_redislock.cli import main
 from celery_redislock.locks import connect
-from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.publishing.handle import LockHandle
+from celery_redislock.store.redisstore import RedisStore
 from tests.faults import Fault, FaultyProxy
 
 

@@ -81,7 +81,7 @@ def test_a_greenlet_that_never_switches_can_see_its_loss_and_is_told_when_it_swi
 def test_threads_beside_greenlets_share_no_socket(plain_case: RedisCase) -> None:
     """Law 4: a worker's watchdog renews while another thread of it looks at lines, each with its own hub."""
     program = """
-        from celery_redislock.locks.thread import original, start_thread
+        from celery_redislock.wire.thread import original, start_thread
 
         lock = Lock(store, "n", ttl=0.5)
         lock.acquire()

@@ -15,9 +15,9 @@ import pytest
 from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.exceptions import LockLost, LockOptionError
 from celery_redislock.locks import Lock, LockStore, Semaphore, connect
-from celery_redislock.locks.joined import joined
-from celery_redislock.locks.store import Entry
 from celery_redislock.locks.watchdog import watchdog_of
+from celery_redislock.store.joined import joined
+from celery_redislock.store.store import Entry
 from tests.facts import wait_until
 from tests.faults import Fault, FaultyProxy
 from tests.stores import RedisCase

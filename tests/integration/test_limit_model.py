@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 )
 
 from celery_redislock.locks.readwrite import READERS
-from celery_redislock.locks.store import Entry, Grant, Promotion, Refusal, Term, owner_of
+from celery_redislock.store.store import Entry, Grant, Promotion, Refusal, Term, owner_of
 from tests.integration.test_store_limits import HOME, facts
 from tests.stores import MemoryCase, RedisCase, StoreCase
 

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from celery_redislock.locks.store import Entry, Grant, Promotion
+from celery_redislock.store.store import Entry, Grant, Promotion
 from tests.stores import ABOUT, MemoryCase, RedisCase, StoreCase
 
 #: Where what is given is published from, and how many may wait.

@@ -8,9 +8,9 @@ import pytest
 
 from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.exceptions import LockUnavailable
-from celery_redislock.locks.connection import Connections, pool_of
-from celery_redislock.locks.redisstore import RedisStore
-from celery_redislock.locks.store import Entry, Parked
+from celery_redislock.store.redisstore import RedisStore
+from celery_redislock.store.store import Entry, Parked
+from celery_redislock.wire.connection import Connections, pool_of
 from tests.stores import start_server
 
 #: Servers that keep no such file, or know no confirmation, or never write it to their disk by themselves.

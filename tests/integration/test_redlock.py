@@ -17,8 +17,8 @@ import pytest
 
 from celery_redislock.exceptions import LockBusy, LockKeyError, LockLost, LockUnavailable
 from celery_redislock.locks import Lock
-from celery_redislock.locks.store import Release, Term
 from celery_redislock.locks.watchdog import watchdog_of
+from celery_redislock.store.store import Release, Term
 from tests.facts import wait_until
 from tests.faults import Fault, FaultyProxy, faulty_proxy
 from tests.history import Interval, violations

@@ -6,7 +6,7 @@ from contextlib import ExitStack, closing
 import pytest
 
 from celery_redislock.exceptions import LockOptionError
-from celery_redislock.locks.store import Entry, Mark
+from celery_redislock.store.store import Entry, Mark
 from tests.integration import test_store_contract as contract
 from tests.servers import EmbeddedServer
 from tests.stores import ABOUT, QuorumCase, granted, refused

@@ -25,12 +25,12 @@ from kombu.transport.pyamqp import Channel
 
 from celery_redislock import SingletonTask
 from celery_redislock.declaring.declaration import declaration_of
-from celery_redislock.locks.clock import boottime
 from celery_redislock.locks.lease import Lease
 from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.receiving import in_hand, restore
 from celery_redislock.receiving.in_hand import InHand, WorkerName
 from celery_redislock.running.delivery import IN_HAND_OF
+from celery_redislock.wire.clock import boottime
 from tests.facts import wait_until
 from tests.pages import PAGES
 from tests.servers import EmbeddedServer

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from celery_redislock.embedded import EmbeddedServer
-from celery_redislock.locks.store import Mark, Renewal, Term
+from celery_redislock.store.store import Mark, Renewal, Term
 from tests.stores import ABOUT, FACTS, RedisCase, granted, refused
 from tests.trips import Trips
 

@@ -17,7 +17,7 @@ from redis.sentinel import Sentinel
 
 from celery_redislock import LockUnavailable, SingletonTask
 from celery_redislock.locks import Lock, LockStore, aio, connect
-from celery_redislock.locks.store import Term
+from celery_redislock.store.store import Term
 from tests.facts import wait_until
 from tests.servers import EmbeddedServer, failing_over, follow
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from celery_redislock.locks.lease import new_token
-from celery_redislock.locks.store import Term
+from celery_redislock.store.store import Term
 from tests.kinds import CALLED, NAMED, SERVERS, ids_of, store_case
 from tests.stores import ABOUT, FACTS, ClusterCase, MemoryCase, StoreCase, granted, refused
 

@@ -9,7 +9,7 @@ import pytest
 from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks import Lease, Lock
-from celery_redislock.locks.store import Mark, Term
+from celery_redislock.store.store import Mark, Term
 from tests.facts import wait_until
 from tests.faults import Fault, FaultyProxy
 from tests.stores import ABOUT, RedisCase, granted, refused

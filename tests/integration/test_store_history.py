@@ -7,8 +7,8 @@ import pytest
 
 from celery_redislock.locks import MemoryStore
 from celery_redislock.locks.force import facts_of_force
-from celery_redislock.locks.store import Counts, Entry, Grant, Refusal
 from celery_redislock.locks.tasklock import Says, TaskLock
+from celery_redislock.store.store import Counts, Entry, Grant, Refusal
 from tests.facts import wait_until
 from tests.stores import ClusterCase, RedisCase
 

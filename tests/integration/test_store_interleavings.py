@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from celery_redislock.locks.lease import new_token
-from celery_redislock.locks.store import Grant, LockStore, Refusal
+from celery_redislock.store.store import Grant, LockStore, Refusal
 from tests.facts import wait_until
 from tests.stores import ABOUT, RedisCase, StoreCase, granted, refused
 

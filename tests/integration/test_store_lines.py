@@ -9,7 +9,7 @@ import pytest
 
 from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.exceptions import LockKeyError, LockUnavailable
-from celery_redislock.locks.store import Entry, Mark, Parked, Promotion, Release
+from celery_redislock.store.store import Entry, Mark, Parked, Promotion, Release
 from tests.faults import Fault, FaultyProxy
 from tests.stores import ABOUT, RedisCase, StoreCase, granted, refused
 

@@ -3,7 +3,7 @@
 import pytest
 
 from celery_redislock.exceptions import LockUnavailable
-from celery_redislock.locks.store import Mark, Marked
+from celery_redislock.store.store import Mark, Marked
 from tests.facts import wait_until
 from tests.stores import ABOUT, RedisCase, StoreCase, granted
 

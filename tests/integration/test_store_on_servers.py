@@ -6,7 +6,7 @@ import pytest
 
 from celery_redislock.exceptions import LockKeyError
 from celery_redislock.locks import Lock, connect
-from celery_redislock.locks.store import Term
+from celery_redislock.store.store import Term
 from tests.facts import wait_until
 from tests.stores import RedisCase, granted, refused
 
@@ -296,5 +296,5 @@ class TestOtherPrefixes:
             granted(store.acquire("n", A, 30.0))
 
             assert lone_case.redis.other_prefixes() == ["another"]
-        monkeypatch.setattr("celery_redislock.locks.redisstore.SCANS", 0)
+        monkeypatch.setattr("celery_redislock.store.redisstore.SCANS", 0)
         assert lone_case.redis.other_prefixes() == []

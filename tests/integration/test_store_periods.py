@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from celery_redislock.locks.redisstore import RedisStore
-from celery_redislock.locks.store import Mark, Term
+from celery_redislock.store.redisstore import RedisStore
+from celery_redislock.store.store import Mark, Term
 from tests.kinds import SERVERS, ids_of
 from tests.stores import ABOUT, RedisCase, StoreCase, granted, refused
 

@@ -5,7 +5,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from celery_redislock.locks import Lock
-from celery_redislock.locks.store import Grant
+from celery_redislock.store.store import Grant
 from tests.facts import wait_until
 from tests.integration.programs import run_program
 from tests.stores import ABOUT, RedisCase

@@ -9,8 +9,8 @@ import redis
 
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks import connect
-from celery_redislock.locks.redisstore import RedisStore
-from celery_redislock.locks.store import Grant, Hold, Mark, Marked, Term
+from celery_redislock.store.redisstore import RedisStore
+from celery_redislock.store.store import Grant, Hold, Mark, Marked, Term
 from tests.facts import wait_until
 from tests.faults import faulty_proxy
 from tests.servers import EmbeddedServer

@@ -18,10 +18,10 @@ from celery_redislock import LockUnavailable, lock_acquired, lock_conflict
 from celery_redislock.cli import main
 from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.locks import connect
-from celery_redislock.locks.store import LARGEST, Entry, Parked, Turn
 from celery_redislock.publishing import claim
 from celery_redislock.publishing.message import HEADER, TICK, Message, tick_id
 from celery_redislock.publishing.turn import band_of
+from celery_redislock.store.store import LARGEST, Entry, Parked, Turn
 from tests.faults import Fault, FaultyProxy
 from tests.integration.test_claim_and_publish import Publisher
 from tests.stores import ABOUT, RedisCase, granted

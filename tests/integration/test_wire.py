@@ -13,8 +13,8 @@ import pytest
 
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks import connect
-from celery_redislock.locks.redisstore import RedisStore
-from celery_redislock.locks.store import Entry, Grant, Promotion, Release, Term
+from celery_redislock.store.redisstore import RedisStore
+from celery_redislock.store.store import Entry, Grant, Promotion, Release, Term
 from tests.facts import wait_until
 from tests.servers import EmbeddedServer
 from tests.stores import ABOUT, granted, refused

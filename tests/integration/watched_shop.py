@@ -14,10 +14,10 @@ from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.declaring.server import store_of
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks import connect
-from celery_redislock.locks.clock import boottime
 from celery_redislock.locks.lease import Lease, new_token
-from celery_redislock.locks.store import Grant
 from celery_redislock.locks.watchdog import Watchdog, watchdog_of
+from celery_redislock.store.store import Grant
+from celery_redislock.wire.clock import boottime
 from tests.facts import wait_until
 from tests.history import Interval
 from tests.unit.shop import Shop

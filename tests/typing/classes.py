@@ -12,7 +12,7 @@ from celery_redislock.compat.celery_once import AlreadyQueued, QueueOnce
 from celery_redislock.compat.celery_singleton import DuplicateTaskError, Singleton
 from celery_redislock.publishing.handle import Holder, LockHandle
 from celery_redislock.locks import Hold, Lock, MemoryStore, connect
-from celery_redislock.locks.redisstore import RedisStore
+from celery_redislock.store.redisstore import RedisStore
 from celery_redislock.locks.lease import InertLease, Lease
 from celery_redislock.declaring.types import INHERIT
 from celery_redislock.publishing.results import LockEagerResult, LockResult

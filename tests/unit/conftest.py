@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.clocks import ManualClock
 from tests.unit.shop import Shop, let_nobody_look, open_shop
 
 
@@ -13,3 +14,9 @@ def shop() -> Iterator[Shop]:
     let_nobody_look()
     with open_shop() as shop:
         yield shop
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """Time stands still until a test lets it pass."""
+    return ManualClock()

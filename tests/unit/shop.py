@@ -27,14 +27,14 @@ from celery_redislock import SingletonTask
 from celery_redislock.declaring.declaration import is_unique
 from celery_redislock.declaring.server import use_store
 from celery_redislock.exceptions import LockKeyError, LockUnavailable
-from celery_redislock.locks.clock import boottime
 from celery_redislock.locks.lease import Lease
-from celery_redislock.locks.memory import MemoryStore
-from celery_redislock.locks.store import ACCEPTED, RUNNING, Hold, Term
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.receiving.renewal import UNRENEWED, Unrenewed
 from celery_redislock.receiving.request import LockRequest
+from celery_redislock.store.memory import MemoryStore
+from celery_redislock.store.store import ACCEPTED, RUNNING, Hold, Term
+from celery_redislock.wire.clock import boottime
 
 NAME = "shop.sync"
 
@@ -439,7 +439,7 @@ def turned_clock(shop: Shop, monkeypatch: Any) -> Callable[[int], list[tuple[int
 
 def no_patience(monkeypatch: Any, *, pauses: list[float] | None = None) -> None:
     """Let the worker ask again without waiting: time passes as soon as it sleeps."""
-    from celery_redislock.locks.retrying import keep_trying
+    from celery_redislock.wire.retrying import keep_trying
 
     now = [0.0]
     slept = pauses if pauses is not None else []

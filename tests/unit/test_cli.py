@@ -18,8 +18,8 @@ from celery_redislock.cli.listing import _table
 from celery_redislock.cli.output import age, as_json, duration, in_brief, printable, say
 from celery_redislock.cli.schedule import pause
 from celery_redislock.cli.subject import arguments
-from celery_redislock.locks.store import QUEUED, RUNNING
 from celery_redislock.publishing.handle import Holder
+from celery_redislock.store.store import QUEUED, RUNNING
 from tests.stores import hold_of
 from tests.unit.shop import Shop
 
@@ -271,7 +271,7 @@ def test_importing_the_command_line_imports_nothing_that_celery_has_not() -> Non
 
 def test_the_buckets_that_are_shown_are_those_that_the_scripts_count() -> None:
     """A bucket that nobody reads would be missing from the sum."""
-    text = (files("celery_redislock.locks") / "lua" / "history.lua").read_text("utf-8")
+    text = (files("celery_redislock.store") / "lua" / "history.lua").read_text("utf-8")
     (bounds,) = re.findall(r"^local BOUNDS = \{(.*)\}$", text, re.MULTILINE)
 
     assert (*bounds.split(", "), "inf") == BOUNDS

@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 from celery_redislock.cli import main, redislock
 from celery_redislock.cli.subject import LockServer
 from celery_redislock.exceptions import LockUnavailable
-from celery_redislock.locks.store import Entry
 from celery_redislock.publishing import promote
+from celery_redislock.store.store import Entry
 from tests.unit.shop import KEY, Shop, body, carried, raising
 
 LOCK = {"lock": "while_executing", "lock_key": "account:{account_id}"}

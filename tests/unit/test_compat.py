@@ -14,7 +14,7 @@ from celery_redislock.compat.celery_once import AlreadyQueued, QueueOnce
 from celery_redislock.compat.celery_singleton import DuplicateTaskError, Singleton, clear_locks
 from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.declaring.server import setting_problems, use_store
-from celery_redislock.locks.memory import MemoryStore
+from celery_redislock.store.memory import MemoryStore
 from celery_redislock.testing import hold
 from tests.unit.shop import Shop, body
 

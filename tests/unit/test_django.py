@@ -16,7 +16,7 @@ from celery import Celery
 
 from celery_redislock import LockOptionError, store_of
 from celery_redislock.locks import connect
-from celery_redislock.locks.djangocache import url_of_cache
+from celery_redislock.wire.djangocache import url_of_cache
 from tests.pages import blocks_of
 from tests.unit.shop import Shop, body
 

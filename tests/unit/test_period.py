@@ -15,7 +15,7 @@ from celery import Task
 from celery.exceptions import TaskRevokedError
 
 from celery_redislock import DuplicateTask
-from celery_redislock.locks.memory import MemoryStore
+from celery_redislock.store.memory import MemoryStore
 from tests.unit.shop import KEY, SCOPES, Shop, body, einfo
 
 #: Every scope with a period.

@@ -19,18 +19,20 @@ ROOT = Path(celery_redislock.__file__).parent
 FLOORS: Mapping[str, int] = {
     "exceptions": 0,
     "log": 0,
-    "locks": 1,
+    "wire": 1,
     "embedded": 1,
-    "declaring": 2,
-    "publishing": 3,
-    "running": 4,
-    "scheduling": 4,
-    "receiving": 5,
-    "task": 6,
-    "testing": 7,
-    "cli": 7,
-    "django": 7,
-    "compat": 7,
+    "store": 2,
+    "locks": 3,
+    "declaring": 4,
+    "publishing": 5,
+    "running": 6,
+    "scheduling": 6,
+    "receiving": 7,
+    "task": 8,
+    "testing": 9,
+    "cli": 9,
+    "django": 9,
+    "compat": 9,
 }
 
 #: Rooms and modules that may import Celery, and those that may import redis-py.
@@ -47,23 +49,23 @@ CELERYS = {
     "declaring.keys.digest",
 }
 REDIS = {
-    "locks.client",
-    "locks.cluster",
-    "locks.nodes",
-    "locks.connection",
+    "wire.client",
+    "store.cluster",
+    "wire.nodes",
+    "wire.connection",
     "locks.errors",
-    "locks.scripts",
+    "wire.scripts",
     "locks.aio",
     "locks.aio.cluster",
     "locks.aio.store",
-    "locks.aio.wires",
+    "wire.loop",
     "declaring.server",
 }
 
 #: The exceptions to "import at the top": a process that only declares tasks pays for none of these.
 LOADED_ON_FIRST_USE = {
     *("publishing", "running", "locks.tasklock"),
-    *("locks.lock", "locks.memory", "locks.readwrite", "locks.semaphore", "locks.watchdog"),
+    *("locks.lock", "store.memory", "locks.readwrite", "locks.semaphore", "locks.watchdog"),
 }
 
 CELERY_PACKAGES = {"celery", "kombu", "billiard"}
@@ -167,13 +169,13 @@ ASKS_CELERY = {"declaring.server", "declaring.lock", "declaring.declaration"}
 @pytest.mark.parametrize(
     ("without", "names"),
     [
-        ("celery kombu billiard redis", ["", "locks", "locks.lock", "locks.tasklock", "locks.memory"]),
+        ("celery kombu billiard redis", ["", "locks", "locks.lock", "locks.tasklock", "store.memory"]),
         (
             "celery kombu billiard",
             [
                 name
                 for name in modules()
-                if room_of(name) in {"locks", "declaring"} and name not in ASKS_CELERY
+                if room_of(name) in {"wire", "store", "locks", "declaring"} and name not in ASKS_CELERY
             ],
         ),
     ],

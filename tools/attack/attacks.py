@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from celery_redislock.locks.clock import boottime
+from celery_redislock.wire.clock import boottime
 from tests.facts import descendants, lives, wait_until
 from tools.attack import forgeries
 from tools.attack.draw import KEYS, TASKS, TERM, TTL

@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from celery_redislock.locks.store import owner_name, owner_of
 from celery_redislock.publishing.promote import HAND_OFF
+from celery_redislock.store.store import owner_name, owner_of
 from tests.history import Interval, violations
 from tools.attack.record import ACKNOWLEDGED, IN_HAND, PUSHED
 

@@ -17,9 +17,9 @@ from celery import Celery
 from celery.signals import task_postrun, worker_process_init
 
 from celery_redislock import LockLost, SingletonTask, lock_lost
-from celery_redislock.locks.clock import boottime
 from celery_redislock.locks.lease import Lease
 from celery_redislock.running.run import run_of
+from celery_redislock.wire.clock import boottime
 from tests.acceptance.worker import SWEEPING, end_with_parent
 from tools.attack.draw import QUEUE_TTL, RESTORING, TERM, TTL
 

@@ -17,9 +17,9 @@ from typing import Any
 import redis
 from celery import Celery
 
-from celery_redislock.locks.clock import boottime
 from celery_redislock.receiving.restore import LATE
 from celery_redislock.running.delivery import IN_HAND_OF
+from celery_redislock.wire.clock import boottime
 from tests.acceptance.brokers import RABBITMQ_QUEUES
 from tests.acceptance.rabbitmq import RabbitMQ
 from tests.acceptance.worker import Worker

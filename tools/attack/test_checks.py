@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from celery_redislock.locks import connect
-from celery_redislock.locks.store import Entry as Waiting
+from celery_redislock.store.store import Entry as Waiting
 from tests.servers import EmbeddedServer
 from tools.attack import checks
 from tools.attack.checks import Entry, Facts
@@ -239,8 +239,8 @@ def test_what_is_left_and_what_lives_for_ever_is_found(
 @pytest.mark.parametrize(
     ("path", "error", "found"),
     [
-        ("celery_redislock/locks/store.py", "KeyError: 'x'", True),
-        ("celery_redislock/locks/store.py", "celery_redislock.exceptions.LockLost: gone", False),
+        ("celery_redislock/store/store.py", "KeyError: 'x'", True),
+        ("celery_redislock/store/store.py", "celery_redislock.exceptions.LockLost: gone", False),
         ("celery/app/trace.py", "KeyError: 'x'", False),
     ],
 )

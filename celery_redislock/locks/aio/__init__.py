@@ -28,12 +28,12 @@ from celery_redislock.locks.aio.lock import Lock
 from celery_redislock.locks.aio.readwrite import ReadWriteLock
 from celery_redislock.locks.aio.semaphore import Permit, Semaphore
 from celery_redislock.locks.aio.store import ByLoop, Store, Verbs
-from celery_redislock.locks.aio.wires import ClientWires, OwnWires
-from celery_redislock.locks.client import made_by
-from celery_redislock.locks.connection import Connections, is_cluster, pool_of
-from celery_redislock.locks.nodes import nodes_at, nodes_of
-from celery_redislock.locks.redisstore import RedisStore
 from celery_redislock.locks.terms import check_connect
+from celery_redislock.store.redisstore import RedisStore
+from celery_redislock.wire.client import made_by
+from celery_redislock.wire.connection import Connections, is_cluster, pool_of
+from celery_redislock.wire.loop import ClientWires, OwnWires
+from celery_redislock.wire.nodes import nodes_at, nodes_of
 
 #: A client whose options are taken, or that is called itself.
 Client: TypeAlias = "redis.asyncio.Redis | redis.asyncio.RedisCluster | redis.RedisCluster"

@@ -1,6 +1,6 @@
 """One loop's access to a Cluster: each request goes to the node that serves the slot of its lock.
 
-The twin of :mod:`celery_redislock.locks.cluster`, whose verbs these are. The nodes are found by redis-py in a
+The twin of :mod:`celery_redislock.store.cluster`, whose verbs these are. The nodes are found by redis-py in a
 thread, and each has connections of its own. All bells of a slot are read by one request.
 """
 
@@ -14,14 +14,14 @@ import redis
 from redis.crc import key_slot
 
 from celery_redislock.exceptions import LockUnavailable
-from celery_redislock.locks import cluster
 from celery_redislock.locks.aio.lock import LOOKS
 from celery_redislock.locks.aio.store import Bells, Recorder, Request, Store, Verbs
-from celery_redislock.locks.aio.wires import OwnWires, Wires
-from celery_redislock.locks.clock import boottime
-from celery_redislock.locks.nodes import Nodes
-from celery_redislock.locks.scripts import OF_SLOTS, Understand
-from celery_redislock.locks.wire import ErrorReply
+from celery_redislock.store import cluster
+from celery_redislock.wire.clock import boottime
+from celery_redislock.wire.loop import OwnWires, Wires
+from celery_redislock.wire.nodes import Nodes
+from celery_redislock.wire.scripts import OF_SLOTS, Understand
+from celery_redislock.wire.wire import ErrorReply
 
 __all__ = ["ClusterLoopStore", "store_at"]
 

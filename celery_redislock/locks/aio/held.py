@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 from celery_redislock.locks.aio.store import Store
 from celery_redislock.locks.holding import Held
 from celery_redislock.locks.lease import LockLease
-from celery_redislock.locks.store import Grant, Term
+from celery_redislock.store.store import Grant, Term
 
 __all__ = ["OnLost", "TaskHeld", "current_task"]
 

@@ -10,11 +10,11 @@ from typing import Any, Literal, NoReturn
 from celery_redislock.locks.aio.held import TaskHeld, current_task
 from celery_redislock.locks.aio.store import Store
 from celery_redislock.locks.attempt import PAUSE, Attempt
-from celery_redislock.locks.clock import boottime
 from celery_redislock.locks.holding import Holding
 from celery_redislock.locks.lease import DRIFT
 from celery_redislock.locks.process import hostname
-from celery_redislock.locks.store import Grant, Hold, LockStore, Term
+from celery_redislock.store.store import Grant, Hold, LockStore, Term
+from celery_redislock.wire.clock import boottime
 
 __all__ = ["Lock", "TaskAttempt"]
 

@@ -9,12 +9,12 @@ from celery_redislock.locks.aio.held import OnLost, TaskHeld, current_task
 from celery_redislock.locks.aio.lock import TaskAttempt, owner_of
 from celery_redislock.locks.aio.store import Store
 from celery_redislock.locks.attempt import Attempt, Steps
-from celery_redislock.locks.clock import boottime
 from celery_redislock.locks.holding import leaving
 from celery_redislock.locks.limits import A_YEAR
 from celery_redislock.locks.semaphore import Permits
-from celery_redislock.locks.store import Grant, Hold, Limit, Term
 from celery_redislock.locks.terms import check_store
+from celery_redislock.store.store import Grant, Hold, Limit, Term
+from celery_redislock.wire.clock import boottime
 
 __all__ = ["Permit", "Semaphore"]
 

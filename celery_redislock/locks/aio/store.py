@@ -15,21 +15,21 @@ from uuid import uuid4
 import redis
 
 from celery_redislock.exceptions import LockLoopError, LockUnavailable, RedisLockError
-from celery_redislock.locks.aio.wires import Command, Wires
 from celery_redislock.locks.attempt import Steps
-from celery_redislock.locks.clock import boottime
-from celery_redislock.locks.confirmation import Confirmation
-from celery_redislock.locks.joined import JoinedStore, joined_on_server
-from celery_redislock.locks.redisstore import RedisStore
-from celery_redislock.locks.scripts import (
+from celery_redislock.locks.watchdog import Watchdog, watchdog_of
+from celery_redislock.store.confirmation import Confirmation
+from celery_redislock.store.joined import JoinedStore, joined_on_server
+from celery_redislock.store.redisstore import RedisStore
+from celery_redislock.wire.clock import boottime
+from celery_redislock.wire.loop import Command, Wires
+from celery_redislock.wire.scripts import (
     OF_CONNECTION,
     OTHER_SHAPES,
     Scripts,
     Understand,
     failure,
 )
-from celery_redislock.locks.watchdog import Watchdog, watchdog_of
-from celery_redislock.locks.wire import ErrorReply, Nonsense, expect, left_of, whole
+from celery_redislock.wire.wire import ErrorReply, Nonsense, expect, left_of, whole
 
 __all__ = ["Store"]
 

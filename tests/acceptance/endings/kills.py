@@ -7,7 +7,7 @@ import time
 from celery import states
 
 from celery_redislock.declaring.declaration import declaration_of
-from celery_redislock.locks.store import Grant
+from celery_redislock.store.store import Grant
 from tests.acceptance.endings.ending import Act, Case, Ending, Free, own
 from tests.acceptance.endings.scene import Scene
 from tests.acceptance.harness import wait_until

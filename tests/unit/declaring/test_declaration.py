@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from celery_redislock import LockOptionError, Resources, SingletonTask
 from celery_redislock.declaring.declaration import declaration_of, is_unique
 from celery_redislock.declaring.server import use_store
-from celery_redislock.locks.memory import MemoryStore
+from celery_redislock.store.memory import MemoryStore
 from tests.unit.shop import body
 
 

@@ -26,7 +26,7 @@ from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.declaring.options import LockSettings
 from celery_redislock.declaring.server import settings_of, store_of, use_store
 from celery_redislock.exceptions import LockOptionError
-from celery_redislock.locks.memory import MemoryStore
+from celery_redislock.store.memory import MemoryStore
 from tests.kinds import BOUNDED
 
 

@@ -1,16 +1,10 @@
-"""What the tests of the lock room may use: a clock that stands still, and stores by that clock."""
+"""What the tests of the lock room may use: stores by a clock that stands still."""
 
 import pytest
 
 from celery_redislock.locks import Lock
 from tests.clocks import ManualClock
 from tests.scripted import Driven, FailingStore, ScriptedRenewer, lock_on
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    """Time stands still until a test lets it pass."""
-    return ManualClock()
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from celery_redislock.exceptions import LockLost
 from celery_redislock.locks import Lease
-from celery_redislock.locks.store import Grant, Hold, Release, Term
+from celery_redislock.store.store import Grant, Hold, Release, Term
 from tests.scripted import ScriptedRenewer, lease_on, unavailable
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from celery_redislock.locks import MemoryStore
 from celery_redislock.locks.process import hostname
-from celery_redislock.locks.store import QUEUED, RUNNING
 from celery_redislock.locks.tasklock import Says, TaskLock
+from celery_redislock.store.store import QUEUED, RUNNING
 
 
 @pytest.mark.parametrize("odd", ["shop.sync", '"', "a\\b\n\0", "☃ \ud800", "%s{}"])

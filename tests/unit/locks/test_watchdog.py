@@ -10,8 +10,8 @@ import pytest
 
 from celery_redislock.locks import Lease, LockStore, MemoryStore, Watchdog
 from celery_redislock.locks import watchdog as watchdog_module
-from celery_redislock.locks.store import Grant, Renewal, Term
 from celery_redislock.locks.watchdog import watchdog_of
+from celery_redislock.store.store import Grant, Renewal, Term
 from tests.facts import wait_until
 from tests.forks import gets_through
 from tests.scripted import Driven, ScriptedRenewer, lease_on, unavailable

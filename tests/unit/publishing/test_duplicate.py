@@ -12,9 +12,9 @@ from celery.exceptions import TaskRevokedError
 
 from celery_redislock import DuplicateTask, LockOptionError, lock_conflict
 from celery_redislock.locks import Lock
-from celery_redislock.locks.memory import MemoryStore
 from celery_redislock.locks.tasklock import Says, TaskLock
 from celery_redislock.publishing.conflict import log_skip
+from celery_redislock.store.memory import MemoryStore
 from celery_redislock.testing import hold
 from tests.stores import hold_of
 from tests.unit.shop import Down, Shop, body, carried, debts

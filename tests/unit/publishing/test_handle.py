@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from celery_redislock.locks.memory import MemoryStore
-from celery_redislock.locks.store import QUEUED, RUNNING
 from celery_redislock.locks.tasklock import Says, TaskLock
 from celery_redislock.publishing.handle import LockHandle
+from celery_redislock.store.memory import MemoryStore
+from celery_redislock.store.store import QUEUED, RUNNING
 
 KEY = "account:7"
 

@@ -2,9 +2,9 @@
 
 import json
 
-from celery_redislock.locks.memory import MemoryStore
 from celery_redislock.locks.tasklock import Says, TaskLock
 from celery_redislock.publishing.turn import facts_of_turn
+from celery_redislock.store.memory import MemoryStore
 
 
 def test_what_is_told_of_the_arguments_ends_what_it_will_say() -> None:

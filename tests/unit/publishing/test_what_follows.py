@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from celery_redislock import SingletonTask
-from celery_redislock.locks.store import owner_name
 from celery_redislock.publishing.message import Message
+from celery_redislock.store.store import owner_name
 from tests.unit.shop import Shop, body, carried
 
 WAYS = {

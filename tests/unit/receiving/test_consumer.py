@@ -8,9 +8,9 @@ import pytest
 from celery.worker.consumer.control import Control
 
 from celery_redislock import LockLost
-from celery_redislock.locks.memory import MemoryStore
 from celery_redislock.receiving import consumer
 from celery_redislock.receiving.consumer import Revoked, Unreceived
+from celery_redislock.store.memory import MemoryStore
 from tests.unit.shop import SCOPES, Shop, body
 
 

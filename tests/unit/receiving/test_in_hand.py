@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from celery_redislock.declaring.server import settings_of
-from celery_redislock.locks.clock import boottime
 from celery_redislock.receiving.in_hand import InHand, WorkerName
 from celery_redislock.running.delivery import IN_HAND_OF, IN_HAND_SINCE, Delivery
+from celery_redislock.wire.clock import boottime
 from tests.unit.shop import Shop, body
 
 

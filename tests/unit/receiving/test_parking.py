@@ -13,10 +13,10 @@ import pytest
 from celery.exceptions import Ignore
 
 from celery_redislock import LockBusy, LockOptionError
-from celery_redislock.locks.store import Entry, Parked
 from celery_redislock.publishing import promote
 from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.receiving import parking
+from celery_redislock.store.store import Entry, Parked
 from celery_redislock.testing import hold
 from tests.unit.shop import KEY, Shop, body, carried
 

@@ -23,12 +23,12 @@ from celery.worker import request as celery_request
 from celery_redislock import SingletonTask
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.lease import boottime
-from celery_redislock.locks.store import Entry
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.publishing import promote
 from celery_redislock.publishing.message import HEADER
 from celery_redislock.receiving import parking
 from celery_redislock.receiving.request import LockRequest
+from celery_redislock.store.store import Entry
 from celery_redislock.testing import hold
 from tests.unit.shop import (
     ANOTHER_PROCESS,

@@ -21,12 +21,12 @@ from celery.worker.strategy import default
 
 from celery_redislock import DuplicateTask, SingletonTask, lock_acquired
 from celery_redislock.declaring.scopes import SCOPES as DECLARED
-from celery_redislock.locks.store import Hold
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.publishing.message import HEADER
 from celery_redislock.receiving.consumer import Unreceived
 from celery_redislock.receiving.request import LockRequest
 from celery_redislock.running.delivery import IN_HAND_OF
+from celery_redislock.store.store import Hold
 from tests.unit.shop import (
     ANOTHER_PROCESS,
     KEY,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from celery_redislock.locks.process import name_of, whereabouts_of
-from celery_redislock.locks.store import RUNNING
+from celery_redislock.store.store import RUNNING
 from tests.unit.shop import KEY, SCOPES, Shop, body, carried
 
 pytestmark = [

@@ -11,8 +11,8 @@ from celery.exceptions import Ignore, TaskRevokedError
 from celery.signals import task_success
 
 from celery_redislock import DuplicateTask, LockOptionError, Skip, lock_conflict
-from celery_redislock.locks.store import owner_name
 from celery_redislock.publishing.message import Message
+from celery_redislock.store.store import owner_name
 from celery_redislock.testing import hold
 from tests.unit.shop import KEY, Shop, body, carried
 

@@ -6,7 +6,7 @@ import pytest
 from celery.exceptions import Ignore
 
 from celery_redislock import SingletonTask, lock_acquired, lock_released
-from celery_redislock.locks.memory import MemoryStore
+from celery_redislock.store.memory import MemoryStore
 from tests.unit.shop import KEY, SCOPES, Down, Shop, body, carried, debts, raising, revoke
 
 # --- released --------------------------------------------------------------------------------

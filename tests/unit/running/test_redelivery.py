@@ -11,7 +11,7 @@ import pytest
 from celery.exceptions import Ignore
 from kombu.serialization import prepare_accept_content
 
-from celery_redislock.locks.store import owner_of
+from celery_redislock.store.store import owner_of
 from celery_redislock.testing import hold
 from tests.unit.shop import KEY, SCOPES, Shop, body, carried, replace
 

@@ -8,8 +8,8 @@ from celery.exceptions import TaskRevokedError
 
 from celery_redislock import LockLost
 from celery_redislock.locks.lease import InertLease
-from celery_redislock.locks.store import History
 from celery_redislock.running.run import run_of
+from celery_redislock.store.store import History
 from celery_redislock.testing import hold
 from tests.unit.shop import KEY, SCOPES, Shop, body
 

@@ -15,11 +15,11 @@ from kombu.exceptions import OperationalError
 
 from celery_redislock.declaring.options import LockSettings
 from celery_redislock.exceptions import DuplicateTask
-from celery_redislock.locks.store import Hold
 from celery_redislock.publishing.message import tick_id
 from celery_redislock.publishing.signals import lock_conflict
 from celery_redislock.scheduling import beat as module
 from celery_redislock.scheduling.beat import LONGEST_BOUND, LOOK_AGAIN, RETRY, STAND_BY
+from celery_redislock.store.store import Hold
 from tests.unit.scheduling.world import START, Killed, Recording, Row, Rows, World
 
 

@@ -13,8 +13,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from celery_redislock.locks.clock import Clock
-from celery_redislock.locks.connection import mask_password
+from celery_redislock.wire.clock import Clock
+from celery_redislock.wire.connection import mask_password
 
 #: No longer text is read: the longest a server keeps (``proto-max-bulk-len``).
 LONGEST = 512 * 1024 * 1024

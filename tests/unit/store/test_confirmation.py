@@ -10,7 +10,7 @@ import redis.asyncio
 
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks import aio, connect
-from celery_redislock.locks.confirmation import Confirmation
+from celery_redislock.store.confirmation import Confirmation
 from tests.clocks import ManualClock
 from tests.kinds import BOUNDED
 

@@ -7,7 +7,7 @@ import pytest
 
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks import connect
-from celery_redislock.locks.connection import MOST_IDLE, Connections, mask_password, pool_of
+from celery_redislock.wire.connection import MOST_IDLE, Connections, mask_password, pool_of
 
 SECRETS = ["hunter2", "hun/ter2", "hun@ter2", "hun?ter2", "hun#ter2", "hun&ter2", "hun:ter2", "hun%zter2"]
 

@@ -17,14 +17,23 @@ from redis.exceptions import NoScriptError
 from redis.sentinel import SentinelManagedConnection, SentinelManagedSSLConnection
 
 from celery_redislock.exceptions import LockOptionError, LockUnavailable
-from celery_redislock.locks.clock import Clock, boottime
-from celery_redislock.locks.connection import Connections, is_cluster, place_of, pool_of
-from celery_redislock.locks.djangocache import SCHEME, url_of_cache
-from celery_redislock.locks.nodes import Nodes, nodes_at, nodes_of
-from celery_redislock.locks.scripts import OTHER_SHAPES, SCRIPTS, Scripts, T, Understand, failure, script
-from celery_redislock.locks.thread import beside, has_greenlets, tell
-from celery_redislock.locks.wire import Nonsense
 from celery_redislock.log import logger
+from celery_redislock.wire.clock import Clock, boottime
+from celery_redislock.wire.connection import Connections, is_cluster, place_of, pool_of
+from celery_redislock.wire.djangocache import SCHEME, url_of_cache
+from celery_redislock.wire.nodes import Nodes, nodes_at, nodes_of
+from celery_redislock.wire.scripts import (
+    COMMON,
+    OTHER_SHAPES,
+    SCRIPTS,
+    Scripts,
+    T,
+    Understand,
+    failure,
+    script,
+)
+from celery_redislock.wire.thread import beside, has_greenlets, tell
+from celery_redislock.wire.wire import Nonsense
 
 #: What names a lock server: a URL, a client, or a callable that returns a new client.
 Named: TypeAlias = "str | redis.Redis | redis.RedisCluster | Callable[[], redis.Redis]"
@@ -134,7 +143,7 @@ class ClientScripts(Scripts):
     """
 
     def __init__(
-        self, client: Client, *, names: Sequence[str] = SCRIPTS, package: str = __package__,
+        self, client: Client, *, names: Sequence[str] = SCRIPTS, package: str = COMMON,
         clock: Clock = boottime,
     ) -> None:  # fmt: skip
         """Run the scripts of these names through this client; arguments as for :class:`Scripts`."""

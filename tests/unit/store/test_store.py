@@ -6,8 +6,8 @@ import pytest
 
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks.lease import new_token
-from celery_redislock.locks.memory import MemoryStore
-from celery_redislock.locks.store import ACCEPTED, QUEUED, RUNNING, Hold, Refusal, Release, owner_of
+from celery_redislock.store.memory import MemoryStore
+from celery_redislock.store.store import ACCEPTED, QUEUED, RUNNING, Hold, Refusal, Release, owner_of
 from tests.stores import hold_of
 
 

@@ -5,12 +5,11 @@ from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from celery_redislock.exceptions import LockOptionError
-from celery_redislock.locks.joinedmemory import JoinedMemory
-from celery_redislock.locks.memory import MemoryStore
-from celery_redislock.locks.redisstore import RedisStore, granted, in_ms, left, parked, released
-from celery_redislock.locks.scripts import OF_SEVERAL, SCRIPTS
-from celery_redislock.locks.several import parked_together, together, with_names
-from celery_redislock.locks.store import (
+from celery_redislock.store.joinedmemory import JoinedMemory
+from celery_redislock.store.memory import MemoryStore
+from celery_redislock.store.redisstore import RedisStore, granted, in_ms, left, parked, released
+from celery_redislock.store.several import parked_together, together, with_names
+from celery_redislock.store.store import (
     Entry,
     Grant,
     Hold,
@@ -22,6 +21,7 @@ from celery_redislock.locks.store import (
     Release,
     Waiter,
 )
+from celery_redislock.wire.scripts import OF_SEVERAL, SCRIPTS
 
 __all__ = ["JoinedStore", "joined", "joined_on_server"]
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from celery_redislock.exceptions import LockUnavailable
-from celery_redislock.locks.clock import Clock, boottime
+from celery_redislock.wire.clock import Clock, boottime
 
 T = TypeVar("T")
 

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from celery_redislock.locks.memory import MemoryStore
-from celery_redislock.locks.several import parked_together, together, with_names
-from celery_redislock.locks.store import Entry, Grant, Hold, LockStore, Mark, Parked, Refusal, Release, Waiter
+from celery_redislock.store.memory import MemoryStore
+from celery_redislock.store.several import parked_together, together, with_names
+from celery_redislock.store.store import Entry, Grant, Hold, LockStore, Mark, Parked, Refusal, Release, Waiter
 
 __all__ = ["JoinedMemory"]
 
@@ -12,7 +12,7 @@ __all__ = ["JoinedMemory"]
 class JoinedMemory(MemoryStore):
     """Keeps the locks of the names that stand, a space between two, in place of one.
 
-    The twin of :class:`~celery_redislock.locks.joined.JoinedStore`, on the state of the store it stands
+    The twin of :class:`~celery_redislock.store.joined.JoinedStore`, on the state of the store it stands
     beside.
     """
 

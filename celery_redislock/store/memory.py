@@ -12,8 +12,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
-from celery_redislock.locks.clock import Clock, boottime
-from celery_redislock.locks.store import (
+from celery_redislock.store.store import (
     QUEUED,
     Entry,
     Grant,
@@ -32,6 +31,7 @@ from celery_redislock.locks.store import (
     Waiter,
     owner_of,
 )
+from celery_redislock.wire.clock import Clock, boottime
 
 _Entry = tuple[bytes, float]
 

@@ -5,11 +5,11 @@ from importlib.resources import files
 
 import pytest
 
-from celery_redislock.locks.scripts import OF_SEVERAL, OF_SLOTS, SCRIPTS, script
 from celery_redislock.scheduling.state import SCRIPTS as OF_TICKS
+from celery_redislock.wire.scripts import OF_SEVERAL, OF_SLOTS, SCRIPTS, script
 from tests.pages import acl_rule
 
-LUA = files("celery_redislock.locks") / "lua"
+LUA = files("celery_redislock.store") / "lua"
 
 #: These are only included by others.
 INCLUDED = {"each", "entry", "history", "index", "keys", "line", "permits", "place"}

@@ -15,12 +15,12 @@ from functools import partial
 from typing import Any, NoReturn
 
 from celery_redislock.exceptions import LockKeyError, LockOptionError, LockUnavailable, RedisLockError
-from celery_redislock.locks.clock import Clock, boottime
-from celery_redislock.locks.connection import Connections
-from celery_redislock.locks.redisstore import RedisStore
-from celery_redislock.locks.scripts import Scripts
-from celery_redislock.locks.servers import Servers, no_quorum
-from celery_redislock.locks.store import Grant, Hold, Mark, Marked, Refusal, Release, Renewal
+from celery_redislock.store.redisstore import RedisStore
+from celery_redislock.store.store import Grant, Hold, Mark, Marked, Refusal, Release, Renewal
+from celery_redislock.wire.clock import Clock, boottime
+from celery_redislock.wire.connection import Connections
+from celery_redislock.wire.scripts import Scripts
+from celery_redislock.wire.servers import Servers, no_quorum
 
 #: The fewest servers of which one may be away.
 FEWEST = 3

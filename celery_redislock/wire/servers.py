@@ -12,10 +12,10 @@ from threading import Lock, Thread
 from typing import Any, NamedTuple, TypeAlias
 
 from celery_redislock.exceptions import LockKeyError, LockOptionError, LockUnavailable
-from celery_redislock.locks.clock import Clock, boottime
-from celery_redislock.locks.connection import Connections
-from celery_redislock.locks.scripts import OF_CONNECTION, OTHER_SHAPES, Scripts, Understand, failure, ready
-from celery_redislock.locks.wire import PIECE, Answers, ErrorReply, Nonsense, send, whole
+from celery_redislock.wire.clock import Clock, boottime
+from celery_redislock.wire.connection import Connections
+from celery_redislock.wire.scripts import OF_CONNECTION, OTHER_SHAPES, Scripts, Understand, failure, ready
+from celery_redislock.wire.wire import PIECE, Answers, ErrorReply, Nonsense, send, whole
 
 #: Seconds between two attempts to reach a server that is away.
 AWAY = 1.0

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from celery_redislock.exceptions import LockBusy, LockKeyError, LockOptionError, LockUnavailable
-from celery_redislock.locks import Lock, connect, redlock
-from celery_redislock.locks.redlock import QuorumStore
-from celery_redislock.locks.store import Grant, Hold, LockStore, Refusal, Release, Renewal, Term
+from celery_redislock.locks import Lock, connect
+from celery_redislock.store import redlock
+from celery_redislock.store.redlock import QuorumStore
+from celery_redislock.store.store import Grant, Hold, LockStore, Refusal, Release, Renewal, Term
 from tests.clocks import ManualClock
 from tests.scripted import FailingStore
 from tests.stores import granted, hold_of, refused

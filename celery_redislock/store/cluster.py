@@ -28,13 +28,8 @@ import redis
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
 from celery_redislock.exceptions import LockOptionError, LockUnavailable
-from celery_redislock.locks.client import Client
-from celery_redislock.locks.clock import Clock, boottime
-from celery_redislock.locks.connection import Connections
-from celery_redislock.locks.nodes import Nodes
-from celery_redislock.locks.redisstore import RENEWALS_PER_CALL, RedisStore, in_ms, listed, renewed
-from celery_redislock.locks.scripts import OF_SLOTS, OTHER_SHAPES, SCRIPTS, Scripts, T, Understand, digested
-from celery_redislock.locks.store import (
+from celery_redislock.store.redisstore import RENEWALS_PER_CALL, RedisStore, in_ms, listed, renewed
+from celery_redislock.store.store import (
     Counts,
     Grant,
     Hold,
@@ -46,7 +41,12 @@ from celery_redislock.locks.store import (
     Sweep,
     Term,
 )
-from celery_redislock.locks.wire import ErrorReply, expect
+from celery_redislock.wire.client import Client
+from celery_redislock.wire.clock import Clock, boottime
+from celery_redislock.wire.connection import Connections
+from celery_redislock.wire.nodes import Nodes
+from celery_redislock.wire.scripts import OF_SLOTS, OTHER_SHAPES, SCRIPTS, Scripts, T, Understand, digested
+from celery_redislock.wire.wire import ErrorReply, expect
 
 __all__ = ["ClusterStore", "store_on"]
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from json.encoder import encode_basestring_ascii as quoted
 
-from celery_redislock.locks.store import Parked, Release
+from celery_redislock.store.store import Parked, Release
 
 __all__ = ["parked_together", "together", "with_names"]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from celery_redislock.exceptions import LockUnavailable
-from celery_redislock.locks.retrying import keep_trying
+from celery_redislock.wire.retrying import keep_trying
 from tests.clocks import ManualClock
 
 

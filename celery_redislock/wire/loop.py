@@ -17,8 +17,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from celery_redislock.exceptions import LockOptionError
-from celery_redislock.locks.connection import Connections, asking_anew
-from celery_redislock.locks.wire import Answers, ErrorReply, Nonsense
+from celery_redislock.wire.connection import Connections, asking_anew
+from celery_redislock.wire.wire import Answers, ErrorReply, Nonsense
 
 __all__ = ["ClientWires", "Command", "OwnWires", "Wires"]
 

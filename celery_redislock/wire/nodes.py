@@ -10,7 +10,7 @@ from redis.cluster import ClusterNode, RedisCluster
 from redis.exceptions import RedisClusterException
 
 from celery_redislock.exceptions import LockOptionError
-from celery_redislock.locks.connection import Connections, impatient, mask_password, pool_of
+from celery_redislock.wire.connection import Connections, impatient, mask_password, pool_of
 
 __all__ = ["Nodes", "nodes_at", "nodes_of"]
 

@@ -1,7 +1,7 @@
 """The lock store: the verbs that must be atomic, and the values they take and answer with.
 
-:class:`~celery_redislock.locks.redisstore.RedisStore` keeps locks on a server,
-:class:`~celery_redislock.locks.memory.MemoryStore` in this process, for tests.
+:class:`~celery_redislock.store.redisstore.RedisStore` keeps locks on a server,
+:class:`~celery_redislock.store.memory.MemoryStore` in this process, for tests.
 Both pass the same contract tests. The file is long because a verb's docstring is its contract.
 """
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from celery_redislock.exceptions import LockUnavailable
 
 if TYPE_CHECKING:
-    from celery_redislock.locks.scripts import Scripts
+    from celery_redislock.wire.scripts import Scripts
 
 #: Ten years in seconds: a longer time was most likely written in milliseconds.
 TEN_YEARS = 315_360_000.0

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from celery_redislock.locks import clock
+from celery_redislock.wire import clock
 
 
 def test_a_clock_that_refuses_to_tell_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

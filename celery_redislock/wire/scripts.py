@@ -16,11 +16,14 @@ from typing import Any, TypeAlias, TypeVar
 import redis
 
 from celery_redislock.exceptions import LockKeyError, LockUnavailable
-from celery_redislock.locks.clock import Clock, boottime
-from celery_redislock.locks.connection import Connections
-from celery_redislock.locks.thread import tell
-from celery_redislock.locks.wire import PIECE, Answers, ErrorReply, Nonsense, left_of, send, told, whole
 from celery_redislock.log import logger
+from celery_redislock.wire.clock import Clock, boottime
+from celery_redislock.wire.connection import Connections
+from celery_redislock.wire.thread import tell
+from celery_redislock.wire.wire import PIECE, Answers, ErrorReply, Nonsense, left_of, send, told, whole
+
+#: The package whose scripts those of others include.
+COMMON = "celery_redislock.store"
 
 #: The scripts of a lock store, one file each under ``lua/``; some include others.
 SCRIPTS = (
@@ -79,14 +82,14 @@ _KEPT_WORDS = 16
 
 
 @cache
-def script(name: str, package: str = __package__) -> tuple[str, str]:
+def script(name: str, package: str = COMMON) -> tuple[str, str]:
     """Return a script, read once per process: its text, and the digest a server knows it by.
 
-    It is a file under ``lua/`` of *package*, or of this one where that has no such file; so are those that
-    it includes.
+    It is a file under ``lua/`` of *package*, or of :data:`COMMON` where that has no such file; so are those
+    that it includes.
     """
     path = files(package) / "lua" / f"{name}.lua"
-    if package != __package__ and not path.is_file():
+    if package != COMMON and not path.is_file():
         return script(name)
     text = path.read_text("utf-8")
     text = re.sub(r"include\('(\w+)'\)\n", lambda found: script(found[1], package)[0], text)
@@ -112,7 +115,7 @@ class Scripts:
         connections: Connections,
         *,
         names: Sequence[str] = SCRIPTS,
-        package: str = __package__,
+        package: str = COMMON,
         clock: Clock = boottime,
     ) -> None:
         """Run the scripts of these names over these connections, by the socket timeout they were given.

@@ -14,9 +14,9 @@ from redis.retry import Retry
 
 from celery_redislock.exceptions import LockOptionError, LockUnavailable
 from celery_redislock.locks import Lock, aio, connect
-from celery_redislock.locks.client import longest_call
-from celery_redislock.locks.connection import Connections
-from celery_redislock.locks.thread import beside
+from celery_redislock.wire.client import longest_call
+from celery_redislock.wire.connection import Connections
+from celery_redislock.wire.thread import beside
 from tests.kinds import BOUNDED, Traced
 
 

@@ -51,12 +51,8 @@ from typing import Any
 from uuid import uuid4
 
 from celery_redislock.exceptions import LockKeyError, LockOptionError, LockUnavailable
-from celery_redislock.locks.client import CALLS_PER_TTL, Client, ClientScripts
-from celery_redislock.locks.clock import Clock, boottime
-from celery_redislock.locks.confirmation import SYNC_TAKES, Confirmation
-from celery_redislock.locks.connection import Connections
-from celery_redislock.locks.scripts import SCRIPTS, Scripts
-from celery_redislock.locks.store import (
+from celery_redislock.store.confirmation import SYNC_TAKES, Confirmation
+from celery_redislock.store.store import (
     Counts,
     Entry,
     Grant,
@@ -79,7 +75,11 @@ from celery_redislock.locks.store import (
     facts_in,
     owner_of,
 )
-from celery_redislock.locks.wire import expect
+from celery_redislock.wire.client import CALLS_PER_TTL, Client, ClientScripts
+from celery_redislock.wire.clock import Clock, boottime
+from celery_redislock.wire.connection import Connections
+from celery_redislock.wire.scripts import SCRIPTS, Scripts
+from celery_redislock.wire.wire import expect
 
 #: How long a strict fence outlives the last acquire that drew it: longer than any paused holder.
 STRICT_FENCE_TTL = 7 * 24 * 3600.0

@@ -3,7 +3,7 @@
 redis-py's ten default retries (redis 8.1.0, ``client.py``) turn a lost reply
 to ``SET NX`` into a wait for one's own orphan. So this module keeps bare
 ``Connection`` objects, without retries of their own, and
-:class:`~celery_redislock.locks.scripts.Scripts` sends, reads and repeats.
+:class:`~celery_redislock.wire.scripts.Scripts` sends, reads and repeats.
 """
 
 import re
@@ -23,7 +23,7 @@ from redis.retry import Retry
 from redis.sentinel import SentinelConnectionPool
 
 from celery_redislock.exceptions import LockOptionError
-from celery_redislock.locks.thread import beside
+from celery_redislock.wire.thread import beside
 
 #: Connections kept open while nobody uses them: as many as most processes have threads.
 MOST_IDLE = 32

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from celery_redislock.locks import Lock, MemoryStore
-from celery_redislock.locks.joined import joined
-from celery_redislock.locks.store import Entry
 from celery_redislock.locks.watchdog import watchdog_of
+from celery_redislock.store.joined import joined
+from celery_redislock.store.store import Entry
 from tests.facts import wait_until
 
 #: Seconds a story may wait for one of its threads.

@@ -8,9 +8,9 @@ import re
 from typing import Any
 
 from celery_redislock.exceptions import LockOptionError
-from celery_redislock.locks.clock import Clock
-from celery_redislock.locks.thread import tell
 from celery_redislock.log import logger
+from celery_redislock.wire.clock import Clock
+from celery_redislock.wire.thread import tell
 
 __all__ = ["SYNC_TAKES", "Confirmation"]
 

@@ -1,0 +1,1 @@
+"""What is atomic: the verbs of a lock, on a server, on several, in memory."""

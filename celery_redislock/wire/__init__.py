@@ -1,0 +1,1 @@
+"""Reach a server: connections, requests, answers, time. Knows no lock."""
