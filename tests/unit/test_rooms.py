@@ -1,6 +1,7 @@
 """The rooms of the package: who imports whom, and what an import costs."""
 
 import ast
+import re
 import subprocess
 import sys
 import textwrap
@@ -81,6 +82,14 @@ def modules() -> dict[str, ast.Module]:
     }
 
 
+def named_on_the_map() -> list[str]:
+    """Return the files that the map of CONTRIBUTING names, in the first column of its tables."""
+    page = (ROOT.parent / "CONTRIBUTING.md").read_text("utf-8")
+    lines = page.partition("\n## In which room a line lives\n")[2].partition("\n## ")[0].splitlines()
+    rows = [line.split("|")[1] for line in lines if line.startswith("|")]
+    return [name for row in rows for name in re.findall(r"`([\w/]+\.py)`", row)]
+
+
 def imports(node: ast.AST) -> Iterator[str]:
     """Yield whatever is imported, wherever in the module: ``package.module[.name]``."""
     for child in ast.walk(node):
@@ -125,6 +134,16 @@ def test_every_import_leads_to_a_lower_room_and_none_in_a_circle() -> None:
 
     assert not wrong
     list(TopologicalSorter(ours).static_order())  # CycleError names the circle
+
+
+def test_the_map_names_every_module_once() -> None:
+    """Who looks for a line finds its file on the map of CONTRIBUTING."""
+    named = named_on_the_map()
+    there = {path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py")}
+
+    assert len(named) == len(set(named))
+    # What a room is for stands at the head of its table.
+    assert {name for name in there if not name.endswith("__init__.py")} <= set(named) <= there
 
 
 def test_a_process_that_only_declares_tasks_loads_neither_side_and_connects_to_nothing() -> None:
