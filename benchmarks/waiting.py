@@ -35,7 +35,8 @@ from benchmarks.peers import ROOT, surroundings
 from celery_redislock import SingletonTask
 from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.locks import connect
-from celery_redislock.wire.scripts import SCRIPTS, script
+from celery_redislock.store.redisstore import SCRIPTS
+from celery_redislock.wire.scripts import script
 
 #: Environment variable of a worker, besides where its server is: the file in which bodies note their times.
 NOTES = "CELERY_REDISLOCK_BENCH_NOTES"

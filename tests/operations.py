@@ -2,7 +2,9 @@
 
 import json
 
-from celery_redislock.wire.scripts import OF_SEVERAL, SCRIPTS, script
+from celery_redislock.store.joined import OF_SEVERAL
+from celery_redislock.store.redisstore import SCRIPTS
+from celery_redislock.wire.scripts import script
 
 #: What a task's life asks the lock server for.
 OPERATIONS = ("claim", "start", "renew", "release", "hand_on", "inspect", "mark_done")

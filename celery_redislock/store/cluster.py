@@ -45,7 +45,7 @@ from celery_redislock.wire.client import Client
 from celery_redislock.wire.clock import Clock, boottime
 from celery_redislock.wire.connection import Connections
 from celery_redislock.wire.nodes import Nodes
-from celery_redislock.wire.scripts import OF_SLOTS, OTHER_SHAPES, SCRIPTS, Scripts, T, Understand, digested
+from celery_redislock.wire.scripts import OTHER_SHAPES, Scripts, T, Understand, digested
 from celery_redislock.wire.wire import ErrorReply, expect
 
 __all__ = ["ClusterStore", "store_on"]
@@ -69,6 +69,9 @@ _DERIVED = (
 #: What stands beside the locks of a server, and here in each slot.
 _BESIDE = ("index", "lines", "counts", "refusals")
 
+#: The scripts of a store on a Cluster, beside those of any.
+OF_SLOTS = ("slot_used", "slots_due")
+
 #: Takes off a script's keys those that are only declared.
 _PROLOGUE = "for _ = 1, tonumber(table.remove(ARGV)) do\n  table.remove(KEYS)\nend\n"
 
@@ -83,9 +86,8 @@ class ClusterScripts(Scripts):
     """Runs each script on the node that serves the slot of its first key. Thread-safe."""
 
     def __init__(
-        self, nodes: Nodes, *, prefix: str, names: Sequence[str] = SCRIPTS, package: str = __package__,
-        clock: Clock = boottime,
-    ) -> None:  # fmt: skip
+        self, nodes: Nodes, *, prefix: str, names: Sequence[str], package: str, clock: Clock = boottime
+    ) -> None:
         """Run the scripts of these names on these nodes; *prefix*: of the indexes."""
         self._nodes = nodes
         self._of_node: dict[int, Scripts] = {}

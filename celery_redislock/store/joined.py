@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, TypeVar
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.store.joinedmemory import JoinedMemory
 from celery_redislock.store.memory import MemoryStore
-from celery_redislock.store.redisstore import RedisStore, granted, in_ms, left, parked, released
+from celery_redislock.store.redisstore import SCRIPTS, RedisStore, granted, in_ms, left, parked, released
 from celery_redislock.store.several import parked_together, together, with_names
 from celery_redislock.store.store import (
     Entry,
@@ -21,11 +21,13 @@ from celery_redislock.store.store import (
     Release,
     Waiter,
 )
-from celery_redislock.wire.scripts import OF_SEVERAL, SCRIPTS
 
 __all__ = ["JoinedStore", "joined", "joined_on_server"]
 
 T = TypeVar("T")
+
+#: The scripts of a store that takes several locks at once, beside those of any.
+OF_SEVERAL = ("acquire_all", "hand_on_all", "leave_all", "park_all", "release_all")
 
 #: The keys and arguments of a script, for one lock.
 _KeysAndArgs: TypeAlias = tuple[list[str], list[str]]

@@ -78,8 +78,16 @@ from celery_redislock.store.store import (
 from celery_redislock.wire.client import CALLS_PER_TTL, Client, ClientScripts
 from celery_redislock.wire.clock import Clock, boottime
 from celery_redislock.wire.connection import Connections
-from celery_redislock.wire.scripts import SCRIPTS, Scripts
+from celery_redislock.wire.scripts import Scripts
 from celery_redislock.wire.wire import expect
+
+#: The scripts of a lock store, one file each under ``lua/``; some include others.
+SCRIPTS = (
+    "acquire", "claim_and_push", "claim_or_park", "counts", "downgrade", "drain", "fence", "force_release",
+    "hand_on", "happened", "inspect", "leave", "limit", "look", "move", "names", "park", "release",
+    "release_and_store", "release_claims", "renew", "ring", "settle", "survey", "sweep",
+    "waiting",
+)  # fmt: skip
 
 #: How long a strict fence outlives the last acquire that drew it: longer than any paused holder.
 STRICT_FENCE_TTL = 7 * 24 * 3600.0

@@ -23,9 +23,7 @@ from celery_redislock.wire.connection import Connections, is_cluster, place_of, 
 from celery_redislock.wire.djangocache import SCHEME, url_of_cache
 from celery_redislock.wire.nodes import Nodes, nodes_at, nodes_of
 from celery_redislock.wire.scripts import (
-    COMMON,
     OTHER_SHAPES,
-    SCRIPTS,
     Scripts,
     T,
     Understand,
@@ -143,9 +141,8 @@ class ClientScripts(Scripts):
     """
 
     def __init__(
-        self, client: Client, *, names: Sequence[str] = SCRIPTS, package: str = COMMON,
-        clock: Clock = boottime,
-    ) -> None:  # fmt: skip
+        self, client: Client, *, names: Sequence[str], package: str, clock: Clock = boottime
+    ) -> None:
         """Run the scripts of these names through this client; arguments as for :class:`Scripts`."""
         self._client = client
         self._clock = clock

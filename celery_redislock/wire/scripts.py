@@ -25,20 +25,6 @@ from celery_redislock.wire.wire import PIECE, Answers, ErrorReply, Nonsense, lef
 #: The package whose scripts those of others include.
 COMMON = "celery_redislock.store"
 
-#: The scripts of a lock store, one file each under ``lua/``; some include others.
-SCRIPTS = (
-    "acquire", "claim_and_push", "claim_or_park", "counts", "downgrade", "drain", "fence", "force_release",
-    "hand_on", "happened", "inspect", "leave", "limit", "look", "move", "names", "park", "release",
-    "release_and_store", "release_claims", "renew", "ring", "settle", "survey", "sweep",
-    "waiting",
-)  # fmt: skip
-
-#: Likewise of one on a Cluster.
-OF_SLOTS = ("slot_used", "slots_due")
-
-#: Likewise of one that takes several locks at once.
-OF_SEVERAL = ("acquire_all", "hand_on_all", "leave_all", "park_all", "release_all")
-
 #: Codes of refusals that a new connection may not meet: it leads to another server, or has logged in anew.
 #: Redis 6.2 tells those of a command in a script in the middle of its text.
 OF_CONNECTION = ("READONLY", "MASTERDOWN", "NOREPLICAS", "NOAUTH", "LOADING", "UNBLOCKED")
@@ -114,8 +100,8 @@ class Scripts:
         self,
         connections: Connections,
         *,
-        names: Sequence[str] = SCRIPTS,
-        package: str = COMMON,
+        names: Sequence[str],
+        package: str,
         clock: Clock = boottime,
     ) -> None:
         """Run the scripts of these names over these connections, by the socket timeout they were given.

@@ -14,7 +14,15 @@ from typing import Any, NamedTuple, TypeAlias
 from celery_redislock.exceptions import LockKeyError, LockOptionError, LockUnavailable
 from celery_redislock.wire.clock import Clock, boottime
 from celery_redislock.wire.connection import Connections
-from celery_redislock.wire.scripts import OF_CONNECTION, OTHER_SHAPES, Scripts, Understand, failure, ready
+from celery_redislock.wire.scripts import (
+    COMMON,
+    OF_CONNECTION,
+    OTHER_SHAPES,
+    Scripts,
+    Understand,
+    failure,
+    ready,
+)
 from celery_redislock.wire.wire import PIECE, Answers, ErrorReply, Nonsense, send, whole
 
 #: Seconds between two attempts to reach a server that is away.
@@ -54,7 +62,7 @@ class Servers(Scripts):
         self, servers: Sequence[Connections], decide: Mapping[str, Decide], *, clock: Clock = boottime
     ) -> None:
         """Run those scripts on these servers for which there is a function that decides."""
-        super().__init__(servers[0], clock=clock)
+        super().__init__(servers[0], names=[*decide], package=COMMON, clock=clock)
         self._servers = [_Server(each, clock) for each in servers]
         self._decide = decide
         self._majority = len(servers) // 2 + 1

@@ -10,8 +10,9 @@ import pytest
 
 from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.exceptions import LockKeyError
+from celery_redislock.store.redisstore import SCRIPTS
 from celery_redislock.store.store import Entry, Grant, Hold, Mark, Parked, Promotion, Refusal, Term
-from celery_redislock.wire.scripts import SCRIPTS, script
+from celery_redislock.wire.scripts import script
 from tests.faults import Fault, FaultyProxy
 from tests.stores import RedisCase, StoreCase, granted, refused
 

@@ -20,7 +20,7 @@ from celery_redislock.store import cluster
 from celery_redislock.wire.clock import boottime
 from celery_redislock.wire.loop import OwnWires, Wires
 from celery_redislock.wire.nodes import Nodes
-from celery_redislock.wire.scripts import OF_SLOTS, Understand
+from celery_redislock.wire.scripts import Understand
 from celery_redislock.wire.wire import ErrorReply
 
 __all__ = ["ClusterLoopStore", "store_at"]
@@ -52,7 +52,7 @@ class ClusterVerbs(Verbs, cluster.ClusterStore):
     _scripts: Any
 
     def _runner(self, names: Sequence[str], package: str) -> Any:
-        names = (*names, *OF_SLOTS)
+        names = (*names, *cluster.OF_SLOTS)
         return ClusterRecorder(self._nodes, prefix=self.prefix, names=names, package=package)
 
     def _register(self, name: str, *, is_line: bool = False) -> None:

@@ -6,7 +6,10 @@ from importlib.resources import files
 import pytest
 
 from celery_redislock.scheduling.state import SCRIPTS as OF_TICKS
-from celery_redislock.wire.scripts import OF_SEVERAL, OF_SLOTS, SCRIPTS, script
+from celery_redislock.store.cluster import OF_SLOTS
+from celery_redislock.store.joined import OF_SEVERAL
+from celery_redislock.store.redisstore import SCRIPTS
+from celery_redislock.wire.scripts import script
 from tests.pages import acl_rule
 
 LUA = files("celery_redislock.store") / "lua"
