@@ -8,8 +8,6 @@ from itertools import islice
 from celery_redislock.cli import output
 from celery_redislock.cli.subject import LockServer
 
-__all__ = ["BOUNDS", "EVENTS", "MOST", "Figures", "census"]
-
 #: What is counted, in the order in which it is shown.
 EVENTS = ("accepted", "started", "skipped", "asked", "waited", "lost", "forced", "restored")
 

@@ -12,8 +12,6 @@ from celery_redislock.cli import output
 from celery_redislock.cli.subject import LockServer, as_json_option, time_option
 from celery_redislock.publishing.handle import Holder
 
-__all__ = ["host_option", "task_option", "told_patterns"]
-
 task_option = click.option(
     "--task", metavar="NAME", help="Only locks held for this task; a full name, or a pattern."
 )

@@ -8,8 +8,6 @@ from celery_redislock.exceptions import DuplicateTask
 from celery_redislock.log import logger
 from celery_redislock.task import SingletonTask
 
-__all__ = ["FromApp", "TranslatedTask", "at_publish"]
-
 
 def at_publish(*, raises: bool) -> Mapping[str, str]:
     """Return ``on_conflict`` for a duplicate that is told by an error, or skipped.

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
 
     from celery_redislock.declaring.types import LockTerms
 
-__all__ = ["Lock"]
-
 
 class Lock(lock.Lock):
     """A :class:`celery_redislock.locks.Lock` on the lock server of an app, whose settings say all about it.

@@ -20,8 +20,6 @@ from celery_redislock.log import logger
 from celery_redislock.store.store import NOBODY, RUNNING, Entry, Grant, Hold, LockStore, Parked, Refusal, Term
 from celery_redislock.wire.clock import Clock
 
-__all__ = ["PAUSE", "SHORTEST", "Attempt", "Step", "Steps", "coroutine", "drive", "ending", "owe", "settled"]
-
 #: Seconds between two looks of one that waits at who holds the lock, at most and at least.
 PAUSE = 1.0
 SHORTEST = 0.01

@@ -9,8 +9,6 @@ import redis.exceptions
 
 from celery_redislock import exceptions
 
-__all__ = ["LockBusy", "LockLost", "LockNotHeld"]
-
 
 class LockBusy(exceptions.LockBusy, redis.exceptions.LockError):
     """A lock could not be had in time: somebody else holds it."""

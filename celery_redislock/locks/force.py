@@ -8,8 +8,6 @@ from typing import Any
 
 from celery_redislock.locks.process import hostname
 
-__all__ = ["facts_of_force", "told_of_force", "user"]
-
 
 def user() -> str:
     """Return the name of this process's user, or its number where it has none, as in some containers."""

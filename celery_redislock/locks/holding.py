@@ -18,8 +18,6 @@ from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.store.store import Grant, Hold, LockStore, Term
 from celery_redislock.wire.clock import Clock, boottime, is_seconds
 
-__all__ = ["Held", "Holding", "leaving"]
-
 H = TypeVar("H", bound="Held")
 
 

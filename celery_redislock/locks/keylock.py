@@ -14,8 +14,6 @@ from celery_redislock.log import logger
 from celery_redislock.store.store import RUNNING, Hold, LockStore, Mark, Refusal, Release
 from celery_redislock.wire.thread import tell
 
-__all__ = ["KeyLock", "LockByName"]
-
 K = TypeVar("K", bound="KeyLock")
 T = TypeVar("T")
 

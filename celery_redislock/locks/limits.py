@@ -9,8 +9,6 @@ from celery_redislock.locks.process import hostname
 from celery_redislock.log import logger
 from celery_redislock.store.store import Limit, LockStore
 
-__all__ = ["A_YEAR", "replace_limit"]
-
 #: Seconds for which a limit counts that is set for no other time.
 A_YEAR = 366 * 86400.0
 

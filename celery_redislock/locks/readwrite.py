@@ -14,8 +14,6 @@ from celery_redislock.locks.terms import check_lines, check_store, refuse_others
 from celery_redislock.store.store import Hold, LockStore
 from celery_redislock.wire.clock import Clock, boottime
 
-__all__ = ["ReadWriteLock", "Reading", "Writing"]
-
 #: More than will ever read at once.
 READERS = 1_000_000_000
 

@@ -18,8 +18,6 @@ from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.store.store import Grant, Hold, Limit, LockStore, Term
 from celery_redislock.wire.clock import Clock, boottime
 
-__all__ = ["Permit", "Semaphore"]
-
 
 class Permit:
     """One hold of a :class:`Semaphore`: one of its places, or several, with a lease of its own.

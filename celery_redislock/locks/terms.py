@@ -8,8 +8,6 @@ from celery_redislock.exceptions import LockOptionError
 from celery_redislock.store.store import TEN_YEARS, too_short
 from celery_redislock.wire.clock import is_seconds
 
-__all__ = ["check_connect", "check_lines", "check_store", "check_terms", "check_token", "refuse_others"]
-
 #: What other libraries call the terms of a lock, and what they are here.
 _OTHERS = {
     "timeout": "ttl= says how long the server keeps it (redis-py's timeout), wait= how long a block waits",

@@ -17,8 +17,6 @@ from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.publishing.message import HEADER, NO_OPTIONS, Message, is_result_ignored, tick_token
 from celery_redislock.store.store import owner_name
 
-__all__ = ["Call", "PublishingRun", "Send", "runs_in_this_thread"]
-
 #: A workflow waits for a message with one of these options, or it follows a run. ``reply_to``: a frozen
 #: signature has one; a chord's body has no other (celery 5.5.0, canvas.py).
 _WORKFLOW_OPTIONS = {"group_id", "chord", "link", "link_error", "root_id", "parent_id", "reply_to"}

@@ -19,8 +19,6 @@ from celery_redislock.publishing.message import NO_OPTIONS, Message
 from celery_redislock.publishing.turn import band_of, facts_of_turn
 from celery_redislock.store.store import ACCEPTED, QUEUED, Answer, Hold, Parked, Refusal, Turn
 
-__all__ = ["MOST_REFUSED", "Claim"]
-
 #: How many names are kept of keys and tasks whose last call in this process was refused.
 MOST_REFUSED = 1000
 _refused: set[str] = set()

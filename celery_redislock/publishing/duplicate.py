@@ -11,8 +11,6 @@ from celery_redislock.publishing.conflict import announce, choose, duplicate_err
 from celery_redislock.publishing.results import DUPLICATE_OF, LockEagerResult, LockResult
 from celery_redislock.store.store import Hold
 
-__all__ = ["STRATEGIES", "at_publish"]
-
 
 def at_publish(call: Call, hold: Hold) -> Any:
     """Skip the call, publish it without a claim, or raise, as the strategy says.

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from celery_redislock.declaring.types import LockTerms
     from celery_redislock.locks.lock import Lock
 
-__all__ = ["Holder", "LockHandle", "take_away"]
-
 
 @dataclass(frozen=True, slots=True)
 class Holder:

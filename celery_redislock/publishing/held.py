@@ -10,8 +10,6 @@ from celery_redislock.exceptions import LockOptionError
 from celery_redislock.publishing.handle import Holder
 from celery_redislock.store.store import LockStore
 
-__all__ = ["ALL", "held", "holders_of"]
-
 #: More locks than this are not looked through.
 ALL = 100_000
 

@@ -30,8 +30,6 @@ from celery_redislock.publishing.claim import Claim
 from celery_redislock.publishing.message import HEADER
 from celery_redislock.store.store import LARGEST, LockStore
 
-__all__ = ["leads_to", "publish_with_claim"]
-
 #: The class whose ``_put`` is known.
 _CHANNEL = ("kombu.transport.redis", "Channel")
 

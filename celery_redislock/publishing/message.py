@@ -24,8 +24,6 @@ import celery.app.task
 
 from celery_redislock.store.store import owner_name
 
-__all__ = ["HEADER", "NO_OPTIONS", "TICK", "Message", "is_result_ignored", "tick_id", "tick_token"]
-
 #: The message header's name.
 HEADER = "redislock"
 

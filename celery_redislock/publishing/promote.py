@@ -25,7 +25,6 @@ from celery_redislock.wire.thread import tell
 #: Properties that a worker writes into a message it has in hand (``receiving/in_hand.py``).
 OF_A_WORKER = ("redislock_in_hand_of", "redislock_in_hand_since")
 
-__all__ = ["HAND_OFF", "PUBLISHING", "install", "message_of", "publish_promoted", "text_of"]
 
 #: Seconds a message that was promoted may take until a worker has received it, and renews its claim.
 HAND_OFF = 60.0

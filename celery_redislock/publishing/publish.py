@@ -18,8 +18,6 @@ from celery_redislock.publishing.message import Message
 from celery_redislock.publishing.signals import lock_acquired
 from celery_redislock.store.store import QUEUED
 
-__all__ = ["NEEDS_NO_SERVER", "publish"]
-
 #: A remark for tasks that run in place, which is mostly in somebody's tests.
 NEEDS_NO_SERVER = "a test needs no server: celery_redislock.testing.memory_locks(app)"
 

@@ -8,8 +8,6 @@ The sender is the task. Connect as to Celery's signals::
 
 from celery.utils.dispatch import Signal
 
-__all__ = ["lock_acquired", "lock_conflict", "lock_lost", "lock_released"]
-
 #: A run holds its lock (in the process and thread that runs it), or a publish took its claim
 #: (``lease`` is ``None`` then). Arguments: ``key``, ``task_id``, ``lease``.
 lock_acquired = Signal(name="lock_acquired", providing_args={"key", "task_id", "lease"})

@@ -9,8 +9,6 @@ from typing import Any
 
 from celery_redislock.publishing.signals import lock_acquired, lock_conflict
 
-__all__ = ["connect"]
-
 
 def connect() -> None:
     """Write attributes from now on, if OpenTelemetry is there; repeating it changes nothing.

@@ -3,8 +3,6 @@
 from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.store.store import QUEUED
 
-__all__ = ["band_of", "facts_of_turn"]
-
 
 def facts_of_turn(lock: TaskLock) -> str:
     """Describe the claim that a message is handed when its turn comes; it is no acceptance."""

@@ -13,8 +13,6 @@ from celery_redislock.scheduling.entries import entries_of, problems_of
 from celery_redislock.scheduling.startup import tell
 from celery_redislock.store.store import NOBODY, LockStore
 
-__all__ = ["check_worker", "off_disk", "problems_of_app", "problems_of_server", "problems_of_tasks"]
-
 #: The pools whose bodies run in a main thread, where a lost lock can interrupt them.
 _INTERRUPTIBLE_POOLS = frozenset({"prefork", "solo"})
 

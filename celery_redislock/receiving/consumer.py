@@ -22,8 +22,6 @@ from celery_redislock.running.delivery import release_dropped
 from celery_redislock.store.store import owner_name, owner_of
 from celery_redislock.wire.retrying import keep_trying
 
-__all__ = ["Unreceived"]
-
 #: Seconds for which revoked ids are gathered, so that many revocations cost one look at the locks.
 GATHERING = 1.0
 

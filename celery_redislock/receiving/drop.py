@@ -18,8 +18,6 @@ from celery_redislock.publishing.promote import message_of
 from celery_redislock.running.delivery import mark_ttl, release_dropped
 from celery_redislock.store.store import LockStore
 
-__all__ = ["drop"]
-
 
 def drop(task: Any, store: LockStore, waiter: Holder, reason: str) -> bool:
     """Drop a message that waits, and return whether it did, or else its turn had come.

@@ -10,8 +10,6 @@ from celery.states import FAILURE, IGNORED, REJECTED
 from celery_redislock.declaring.declaration import is_unique
 from celery_redislock.scheduling import plug
 
-__all__ = ["install"]
-
 
 def install() -> None:
     """Connect to Celery's signals; repeating it changes nothing."""

@@ -58,8 +58,6 @@ from celery_redislock.running.delivery import IN_HAND_OF, IN_HAND_SINCE, visibil
 from celery_redislock.wire.clock import boottime
 from celery_redislock.wire.thread import original, start_thread, tell
 
-__all__ = ["InHand", "WorkerName"]
-
 #: Messages that are remembered to be signed: more than any worker has in hand.
 MOST_UNSIGNED = 10_000
 

@@ -35,8 +35,6 @@ from celery_redislock.running.delivery import BY_BROKER, Delivery
 from celery_redislock.store.store import LARGEST, Entry, Parked
 from celery_redislock.wire.clock import boottime
 
-__all__ = ["note", "park_refused", "strategy", "waits"]
-
 #: Seconds for which a key counts as busy here after a message of it was parked.
 LATELY = 2.0
 

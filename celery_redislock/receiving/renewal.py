@@ -18,8 +18,6 @@ from celery_redislock.store.store import Grant, Term
 from celery_redislock.wire.clock import boottime
 from celery_redislock.wire.thread import original, start_thread, tell
 
-__all__ = ["PAUSE", "UNRENEWED", "HoldInHand"]
-
 #: Seconds between two looks. A delivery that is there at one of them is taken out at the next.
 PAUSE = 0.5
 

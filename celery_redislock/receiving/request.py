@@ -37,8 +37,6 @@ from celery_redislock.running.redelivery import PutOff, ToBeParked, jittered, pu
 from celery_redislock.store.store import NOBODY, Term
 from celery_redislock.wire.thread import tell
 
-__all__ = ["LockRequest"]
-
 #: Seconds a lease is left after a hard time limit: the child gets SIGTERM, and SIGKILL 0.1 s later
 #: (billiard 4.3.2, pool.py), and is reaped within a few seconds.
 DYING_TTL = 5.0

@@ -35,8 +35,6 @@ from celery_redislock.store.store import RUNNING
 from celery_redislock.wire.scripts import script
 from celery_redislock.wire.thread import tell
 
-__all__ = ["LATE", "Restorer", "run_script", "search", "worker_of"]
-
 #: The end of a name in a message that is acknowledged when its body has ended.
 LATE = "+"
 

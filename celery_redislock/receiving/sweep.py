@@ -26,8 +26,6 @@ from celery_redislock.store.store import LockStore
 from celery_redislock.wire.retrying import LONGEST_PAUSE
 from celery_redislock.wire.thread import original, start_thread, tell
 
-__all__ = ["Sweeping"]
-
 #: Seconds between two looks, at most and at least.
 PAUSE = LONGEST_PAUSE
 SHORTEST = 0.01

@@ -16,8 +16,6 @@ from celery_redislock.publishing.message import Message
 from celery_redislock.receiving.restore import run_script, search, worker_of
 from celery_redislock.running.delivery import IN_HAND_OF
 
-__all__ = ["Whereabouts", "find_message", "within"]
-
 T = TypeVar("T")
 
 #: Messages of a queue that one request looks at, as a script copies what it reads; and how many in all.

@@ -27,8 +27,6 @@ from celery_redislock.publishing.message import Message, identity_of, is_result_
 from celery_redislock.publishing.promote import OF_A_WORKER
 from celery_redislock.store.store import Hold, Mark
 
-__all__ = ["RECEIPT", "Delivery", "Locks", "Receipt", "mark_ttl", "release_dropped", "visibility_timeout"]
-
 D = TypeVar("D", bound="Delivery")
 
 #: Where the main process leaves its receipt: in a copy of the request's message properties, which nothing

@@ -15,8 +15,6 @@ from celery_redislock.running.redelivery import wait_for
 from celery_redislock.running.run import Run
 from celery_redislock.store.store import ACCEPTED, QUEUED, Hold
 
-__all__ = ["STRATEGIES", "Answered", "Skipped", "at_start"]
-
 #: Seconds within which the publish that a claim stands for may still fail, its retries included.
 PUBLISHING = 60.0
 

@@ -17,8 +17,6 @@ from celery_redislock.locks.lease import Lease, new_token
 from celery_redislock.running.run import Run
 from celery_redislock.store.store import LockStore
 
-__all__ = ["conclude", "finish", "is_requeued"]
-
 
 def finish(run: Run, error: BaseException | None) -> None:
     """Release the lock when the body has unwound, turn it into a claim, or leave it to the result's store.

@@ -15,8 +15,6 @@ from celery_redislock.exceptions import LockLost
 from celery_redislock.locks.lease import Lease
 from celery_redislock.running.run import Run
 
-__all__ = ["run_interruptible"]
-
 T = TypeVar("T")
 
 #: Celery's own are SIGUSR1 (soft time limit, billiard 4.3.2) and, only when asked for, SIGUSR2 (rdb).

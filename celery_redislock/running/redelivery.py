@@ -16,8 +16,6 @@ from celery_redislock.running.delivery import Delivery
 from celery_redislock.running.run import Run
 from celery_redislock.store.store import ACCEPTED, Hold
 
-__all__ = ["PutOff", "ToBeParked", "jittered", "late_copy", "put_off", "wait_for"]
-
 
 class PutOff(Ignore):  # type: ignore[misc]  # celery-types has it untyped
     """Ends a delivery whose message was published again, unless a run of that message is still there."""

@@ -15,8 +15,6 @@ from celery_redislock.locks.lease import Lease
 from celery_redislock.running.run import Run
 from celery_redislock.store.store import LARGEST, LockStore
 
-__all__ = ["join"]
-
 #: What ``_store_result`` must call, or the seam is not where it was.
 _CALLED = {"_get_task_meta_for", "_set_with_state"}
 

@@ -13,8 +13,6 @@ from celery_redislock.publishing.signals import lock_lost, lock_released
 from celery_redislock.running.delivery import Delivery, release_dropped
 from celery_redislock.store.store import Mark
 
-__all__ = ["Run", "run_of"]
-
 
 def run_of(request: Any) -> "Run | None":
     """Return the run a request is for, once it is there; ``None`` for others."""

@@ -30,8 +30,6 @@ from celery_redislock.running.run import Run
 from celery_redislock.store.store import ACCEPTED, QUEUED, Hold, Marked, Refusal
 from celery_redislock.wire.retrying import keep_trying
 
-__all__ = ["start"]
-
 T = TypeVar("T")
 
 

@@ -16,8 +16,6 @@ from celery_redislock.running.interrupt import run_interruptible
 from celery_redislock.running.run import Run
 from celery_redislock.running.start import start
 
-__all__ = ["run_unique"]
-
 
 def run_unique(
     task: Any, request: Any, body: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]

@@ -44,8 +44,6 @@ from celery_redislock.scheduling.state import NOTHING, Answer, SkippedTick, Stat
 from celery_redislock.store.store import Hold
 from celery_redislock.wire.clock import boottime
 
-__all__ = ["WRAPPED", "Beat"]
-
 #: Another beat may send a tick whose sender has not said that it is sent: after an interval and ``STAND_BY``.
 #: In seconds; an interval counts as no longer than this, and as no shorter than a publish may take.
 LONGEST_BOUND = 10.0

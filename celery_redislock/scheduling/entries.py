@@ -15,8 +15,6 @@ from celery_redislock.declaring.declaration import declaration_of, is_unique
 from celery_redislock.declaring.unknown import OF_ENTRIES
 from celery_redislock.exceptions import LockOptionError
 
-__all__ = ["entries_of", "is_shared", "problems_of"]
-
 #: So many due times of a crontab are looked at for the shortest time between two.
 _LOOKED_AT = 50
 

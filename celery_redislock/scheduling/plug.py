@@ -17,8 +17,6 @@ from celery_redislock.log import logger
 if TYPE_CHECKING:
     from celery_redislock.scheduling.beat import Beat
 
-__all__ = ["connect", "join", "prepare_beat"]
-
 
 def connect() -> None:
     """Let the beats of this process share their schedule; repeating it changes nothing."""

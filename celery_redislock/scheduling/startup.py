@@ -12,8 +12,6 @@ from celery_redislock.exceptions import LockOptionError
 from celery_redislock.log import logger
 from celery_redislock.scheduling.entries import is_shared
 
-__all__ = ["count_unique", "tell", "tell_of_beat"]
-
 #: The first and the last minor version of Celery with which this package was tested.
 TESTED = ((5, 5), (5, 7))
 

@@ -27,8 +27,6 @@ from celery_redislock.locks.naming import lock_name
 from celery_redislock.log import logger
 from celery_redislock.store.store import YEAR_10000, Hold, LockStore
 
-__all__ = ["NOTHING", "Answer", "Pause", "SkippedTick", "State", "States"]
-
 _VERSION = 1
 
 #: The text of a state that is not there.

@@ -48,8 +48,6 @@ from celery_redislock.wire.nodes import Nodes
 from celery_redislock.wire.scripts import OTHER_SHAPES, Scripts, T, Understand, digested
 from celery_redislock.wire.wire import ErrorReply, expect
 
-__all__ = ["ClusterStore", "store_on"]
-
 #: What a node says that another attempt may find otherwise.
 PASSING = ("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "READONLY", "MASTERDOWN", "UNBLOCKED")
 

@@ -12,8 +12,6 @@ from celery_redislock.log import logger
 from celery_redislock.wire.clock import Clock
 from celery_redislock.wire.thread import tell
 
-__all__ = ["SYNC_TAKES", "Confirmation"]
-
 #: Seconds that a server's disk may take: it is written to once a second (``appendfsync everysec``).
 SYNC_TAKES = 2.0
 

@@ -22,8 +22,6 @@ from celery_redislock.store.store import (
     Waiter,
 )
 
-__all__ = ["JoinedStore", "joined", "joined_on_server"]
-
 T = TypeVar("T")
 
 #: The scripts of a store that takes several locks at once, beside those of any.

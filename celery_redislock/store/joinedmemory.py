@@ -6,8 +6,6 @@ from celery_redislock.store.memory import MemoryStore
 from celery_redislock.store.several import parked_together, together, with_names
 from celery_redislock.store.store import Entry, Grant, Hold, LockStore, Mark, Parked, Refusal, Release, Waiter
 
-__all__ = ["JoinedMemory"]
-
 
 class JoinedMemory(MemoryStore):
     """Keeps the locks of the names that stand, a space between two, in place of one.

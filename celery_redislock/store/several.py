@@ -5,8 +5,6 @@ from json.encoder import encode_basestring_ascii as quoted
 
 from celery_redislock.store.store import Parked, Release
 
-__all__ = ["parked_together", "together", "with_names"]
-
 
 def with_names(facts: str, name: str) -> str:
     """Return facts that tell the names, where they are several: who hands a lock over looks for them."""

@@ -6,8 +6,6 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from celery_redislock.exceptions import LockOptionError
 
-__all__ = ["SCHEME", "url_of_cache"]
-
 #: Of the URL that names a cache.
 SCHEME = "django-cache"
 

@@ -20,8 +20,6 @@ from celery_redislock.exceptions import LockOptionError
 from celery_redislock.wire.connection import Connections, asking_anew
 from celery_redislock.wire.wire import Answers, ErrorReply, Nonsense
 
-__all__ = ["ClientWires", "Command", "OwnWires", "Wires"]
-
 #: Requests of a loop that are on their way at once. Of 16 connections another one reads the bells, and one is
 #: the watchdog's.
 MOST = 14
@@ -94,10 +92,12 @@ class Wire(asyncio.Protocol):
         return self._error is None and not self.data
 
     def data_received(self, data: bytes) -> None:
+        """As asyncio calls it."""
         self.data += data
         self._wake()
 
     def connection_lost(self, error: Exception | None) -> None:
+        """As asyncio calls it; and where the time of a request is over."""
         self._error = error or ConnectionError(_REFUSED)
         self._wake()
 

@@ -12,8 +12,6 @@ from redis.exceptions import RedisClusterException
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.wire.connection import Connections, impatient, mask_password, pool_of
 
-__all__ = ["Nodes", "nodes_at", "nodes_of"]
-
 #: Options of redis-py that count for all nodes, of an asyncio client; and that are not of all, or of none.
 _OF_ALL = {"username", "password", "credential_provider", "client_name"}
 _OF_ONE = {"host", "port", "db", "path", "connection_class", "redis_connect_func", "himport_registry"}

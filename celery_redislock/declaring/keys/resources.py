@@ -2,8 +2,6 @@
 
 from celery_redislock.exceptions import LockOptionError
 
-__all__ = ["Resources"]
-
 
 class Resources(tuple[str, ...]):
     """``lock_key`` of a task that runs alone on several resources at once.

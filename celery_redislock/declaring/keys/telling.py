@@ -10,8 +10,6 @@ from celery_redislock.declaring.keys.digest import PLAIN
 from celery_redislock.declaring.keys.template import Field, field_of, parse_template
 from celery_redislock.declaring.kinds import hint
 
-__all__ = ["problems_of_text", "teller"]
-
 #: Characters of the text; and of an argument that is worth a look.
 LONGEST = 80
 SHORT = 200

@@ -23,8 +23,6 @@ from celery_redislock.wire.nodes import Nodes
 from celery_redislock.wire.scripts import Understand
 from celery_redislock.wire.wire import ErrorReply
 
-__all__ = ["ClusterLoopStore", "store_at"]
-
 #: Slots whose bells are read at once. Who waits in another one looks from time to time.
 READERS = 6
 
@@ -42,6 +40,7 @@ class ClusterRecorder(Recorder):
         self, operation: str, keys: Sequence[str], args: Sequence[str], understand: Understand[Any],
         **more: Any,
     ) -> Any:  # fmt: skip
+        """As :meth:`Recorder.begin`, of the slot of the first key."""
         slot = key_slot(keys[0].encode())
         return super().begin(operation, *cluster.in_slot(self._prefix, slot, keys, args), understand, **more)
 

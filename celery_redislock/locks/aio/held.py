@@ -10,8 +10,6 @@ from celery_redislock.locks.holding import Held
 from celery_redislock.locks.lease import LockLease
 from celery_redislock.store.store import Grant, Term
 
-__all__ = ["OnLost", "TaskHeld", "current_task"]
-
 #: What is done about a loss: a callable is called in the loop; ``cancel`` cancels the task that holds.
 OnLost: TypeAlias = Callable[[], object] | Literal["cancel"] | None
 

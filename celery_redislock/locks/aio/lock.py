@@ -16,8 +16,6 @@ from celery_redislock.locks.process import hostname
 from celery_redislock.store.store import Grant, Hold, LockStore, Term
 from celery_redislock.wire.clock import boottime
 
-__all__ = ["Lock", "TaskAttempt"]
-
 #: Looks a second of all tasks of a loop that wait.
 LOOKS = 500
 

@@ -9,8 +9,6 @@ from celery_redislock.locks.aio.store import Store
 from celery_redislock.locks.readwrite import Reading, Writing
 from celery_redislock.locks.terms import refuse_others
 
-__all__ = ["ReadWriteLock"]
-
 
 class ReadWriteLock:
     """Many readers of one name, or one writer; each for as long as its process lives and renews it.

@@ -16,8 +16,6 @@ from celery_redislock.locks.terms import check_store
 from celery_redislock.store.store import Grant, Hold, Limit, Term
 from celery_redislock.wire.clock import boottime
 
-__all__ = ["Permit", "Semaphore"]
-
 
 class Permit:
     """One hold of a :class:`Semaphore`: one of its places, or several, with a lease of its own.

@@ -31,8 +31,6 @@ from celery_redislock.wire.scripts import (
 )
 from celery_redislock.wire.wire import ErrorReply, Nonsense, expect, left_of, whole
 
-__all__ = ["Store"]
-
 T = TypeVar("T")
 
 
@@ -65,6 +63,7 @@ class Recorder(Scripts):
         self, operation: str, keys: Sequence[str], args: Sequence[str], understand: Understand[T],
         *, name: str, confirm: Sequence[str] = (), waits: float = 0.0, within: float | None = None,  # noqa: ARG002
     ) -> Callable[[], T]:  # fmt: skip
+        """Return the next answer; raise :class:`Asked` where there is none yet."""
         for answer in self.answers:
             return answer
         raise Asked(Request(operation, keys, args, understand, name, confirm, waits))
@@ -72,6 +71,7 @@ class Recorder(Scripts):
     def send(
         self, operation: str, *command: str, understand: Understand[Any] | None = None, waits: float = 0.0
     ) -> Any:
+        """Likewise, for a plain command."""
         assert understand is not None  # noqa: S101  each answer is awaited
         return Recorder.begin(self, operation, (), command, understand, name=operation, waits=waits)()
 
@@ -103,6 +103,7 @@ class ByLoop(Scripts):
         self, operation: str, keys: Sequence[str], args: Sequence[str], understand: Understand[T],
         *, name: str, confirm: Sequence[str] = (), waits: float = 0.0, within: float | None = None,
     ) -> Callable[[], T]:  # fmt: skip
+        """As :meth:`Scripts.begin`; the loop is asked when the answer is read."""
         request = Request(operation, keys, args, understand, name, confirm, waits)
         return partial(self._run, request, within or self.store.beside.patience)
 
