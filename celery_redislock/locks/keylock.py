@@ -5,7 +5,7 @@ A request that the server does not answer is owed to the watchdog.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from celery_redislock.exceptions import LockUnavailable, RedisLockError
 from celery_redislock.locks.process import is_dead
@@ -43,13 +43,11 @@ class KeyLock:
 
     def of_message(self: K, message: str) -> K:
         """Return the lock of one message: it keeps a second copy of that message from running beside it."""
-        alone: K = self._replace(key=f"message:{message}")
-        return alone
+        return cast("K", self._replace(key=f"message:{message}"))
 
     def of_queue(self: K) -> K:
         """Return the lock under which the claim of a queued call is kept, beside that of a run."""
-        beside: K = self._replace(key=f"queued:{self.key}")
-        return beside
+        return cast("K", self._replace(key=f"queued:{self.key}"))
 
     def past_the_dead(self, acquire: Callable[[], T]) -> T:
         """Send a request for a hold, and once more where a dead run's hold refuses it."""

@@ -22,14 +22,7 @@ from celery_redislock.wire.clock import Clock, boottime
 from celery_redislock.wire.connection import Connections, is_cluster, place_of, pool_of
 from celery_redislock.wire.djangocache import SCHEME, url_of_cache
 from celery_redislock.wire.nodes import Nodes, nodes_at, nodes_of
-from celery_redislock.wire.scripts import (
-    OTHER_SHAPES,
-    Scripts,
-    T,
-    Understand,
-    failure,
-    script,
-)
+from celery_redislock.wire.scripts import OTHER_SHAPES, Scripts, T, Understand, failure, script
 from celery_redislock.wire.thread import beside, has_greenlets, tell
 from celery_redislock.wire.wire import Nonsense
 

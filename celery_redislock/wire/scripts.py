@@ -97,12 +97,7 @@ class Scripts:
     """
 
     def __init__(
-        self,
-        connections: Connections,
-        *,
-        names: Sequence[str],
-        package: str,
-        clock: Clock = boottime,
+        self, connections: Connections, *, names: Sequence[str], package: str, clock: Clock = boottime
     ) -> None:
         """Run the scripts of these names over these connections, by the socket timeout they were given.
 

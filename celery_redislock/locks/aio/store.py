@@ -22,13 +22,7 @@ from celery_redislock.store.joined import JoinedStore, joined_on_server
 from celery_redislock.store.redisstore import RedisStore
 from celery_redislock.wire.clock import boottime
 from celery_redislock.wire.loop import Command, Wires
-from celery_redislock.wire.scripts import (
-    OF_CONNECTION,
-    OTHER_SHAPES,
-    Scripts,
-    Understand,
-    failure,
-)
+from celery_redislock.wire.scripts import OF_CONNECTION, OTHER_SHAPES, Scripts, Understand, failure
 from celery_redislock.wire.wire import ErrorReply, Nonsense, expect, left_of, whole
 
 T = TypeVar("T")
