@@ -11,7 +11,7 @@ from celery_redislock.exceptions import LockUnavailable, RedisLockError
 from celery_redislock.locks.process import is_dead
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.log import logger
-from celery_redislock.store.store import RUNNING, Hold, LockStore, Mark, Refusal, Release
+from celery_redislock.store.store import RUNNING, Hold, LockStore, Mark, Release
 from celery_redislock.wire.thread import tell
 
 K = TypeVar("K", bound="KeyLock")
@@ -48,13 +48,6 @@ class KeyLock:
     def of_queue(self: K) -> K:
         """Return the lock under which the claim of a queued call is kept, beside that of a run."""
         return cast("K", self._replace(key=f"queued:{self.key}"))
-
-    def past_the_dead(self, acquire: Callable[[], T]) -> T:
-        """Send a request for a hold, and once more where a dead run's hold refuses it."""
-        answer = acquire()
-        if isinstance(answer, Refusal) and any(map(self.release_if_dead, answer.holds)):
-            return acquire()
-        return answer
 
     def release(
         self, token: str, *, opened_by: str | None = None, mark: Mark | None = None

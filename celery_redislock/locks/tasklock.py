@@ -136,6 +136,13 @@ class TaskLock(_Terms, KeyLock):
         acquire = partial(self.store.acquire, self.key, token, ttl, instead_of=claim, **terms)
         return self.past_the_dead(acquire)
 
+    def past_the_dead(self, acquire: Callable[[], T]) -> T:
+        """Send a request for a hold, and once more where a dead run's hold refuses it."""
+        answer = acquire()
+        if isinstance(answer, Refusal) and any(map(self.release_if_dead, answer.holds)):
+            return acquire()
+        return answer
+
     def start(
         self,
         token: str,
