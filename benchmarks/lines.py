@@ -32,7 +32,7 @@ def client_here() -> Any:
 def scripts(*, quick: bool) -> list[Figure]:
     times, number, lengths = (1, 100, (100, 1000)) if quick else (9, 2000, (100, 100_000))
     client = client_here()
-    text = script("release")[0]
+    text = script("release", "celery_redislock.store")[0]
     looked = "call('EXISTS', string.sub(lock, 1, -5) .. 'line') == 1"
     assert text.count(looked) == 1
 
@@ -84,15 +84,15 @@ def scripts(*, quick: bool) -> list[Figure]:
 
 def looks(*, quick: bool) -> list[Figure]:
     times, number = (1, 500) if quick else (5, 10_000)
-    client, sha = client_here(), client_here().script_load(script("sweep")[0])
+    client, sha = client_here(), client_here().script_load(script("sweep", "celery_redislock.store")[0])
     look = ("EVALSHA", sha, 2, "redislock:lines", "redislock:index", "redislock:{", "", 100)
     names = [f"look-{n}" for n in range(number)]
 
     def due(is_held: bool) -> Callable[[], Mapping[str, float]]:
         def measure() -> Mapping[str, float]:
             client.flushall()
-            client.script_load(script("park")[0])
-            client.script_load(script("sweep")[0])
+            client.script_load(script("park", "celery_redislock.store")[0])
+            client.script_load(script("sweep", "celery_redislock.store")[0])
             _pipelined(
                 [("SET", f"redislock:{{{name}}}:lock", f"me\0{FACTS}", "PX", 60_000) for name in names]
             )
@@ -126,7 +126,7 @@ def _at(name: str, number: int) -> Mapping[str, Callable[[], Mapping[str, float]
     """What is done with a line, which is as long afterwards."""
     client = client_here()
     lock, line, parked = (f"redislock:{{{name}}}:{part}" for part in ("lock", "line", "parked"))
-    release = client.script_load(script("release")[0])
+    release = client.script_load(script("release", "celery_redislock.store")[0])
 
     def park(place: str) -> Callable[[], Mapping[str, float]]:
         def measure() -> Mapping[str, float]:
@@ -163,7 +163,7 @@ def _at(name: str, number: int) -> Mapping[str, Callable[[], Mapping[str, float]
 def _park(name: str, each: str, place: str) -> Sequence[Any]:
     base = f"redislock:{{{name}}}:"
     entry = Entry("push", "q", 60.0, FACTS, TEXT).dumps()
-    sha = script("park")[1]
+    sha = script("park", "celery_redislock.store")[1]
     return (
         "EVALSHA", sha, 3, f"{base}lock", "redislock:index", f"{base}note:{next(_numbers)}",
         each, name, entry, "behind", "", 0, place, 1_000_000, 1, "", "", "",
@@ -172,7 +172,7 @@ def _park(name: str, each: str, place: str) -> Sequence[Any]:
 
 def _pipelined(commands: Sequence[Sequence[Any]]) -> None:
     client = client_here()
-    client.script_load(script("park")[0])
+    client.script_load(script("park", "celery_redislock.store")[0])
     for first in range(0, len(commands), 1000):
         pipeline = client.pipeline(transaction=False)
         for command in commands[first : first + 1000]:

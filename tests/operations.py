@@ -36,4 +36,4 @@ def operation_of(request: bytes) -> str | None:
 
 
 #: By text and by digest.
-_NAMES = {word: name for name in (*SCRIPTS, *OF_SEVERAL) for word in script(name)}
+_NAMES = {word: name for name in (*SCRIPTS, *OF_SEVERAL) for word in script(name, "celery_redislock.store")}

@@ -84,13 +84,14 @@ class ClusterScripts(Scripts):
     """Runs each script on the node that serves the slot of its first key. Thread-safe."""
 
     def __init__(
-        self, nodes: Nodes, *, prefix: str, names: Sequence[str], package: str, clock: Clock = boottime
-    ) -> None:
+        self, nodes: Nodes, *, prefix: str, names: Sequence[str], packages: Sequence[str],
+        clock: Clock = boottime,
+    ) -> None:  # fmt: skip
         """Run the scripts of these names on these nodes; *prefix*: of the indexes."""
         self._nodes = nodes
         self._of_node: dict[int, Scripts] = {}
         self._names = names
-        self._package = package
+        self._packages = packages
         self._clock = clock
         self._prefix = prefix
 
@@ -175,7 +176,7 @@ class ClusterScripts(Scripts):
         connections = self._nodes.of_slot(slot)
         scripts = self._of_node.get(id(connections))
         if scripts is None:
-            scripts = _Declaring(connections, names=self._names, package=self._package, clock=self._clock)
+            scripts = _Declaring(connections, names=self._names, packages=self._packages, clock=self._clock)
             self._of_node[id(connections)] = scripts
         return scripts
 
@@ -261,9 +262,9 @@ class ClusterStore(RedisStore):
         self._empty: set[int] = set()
         super().__init__(nodes, prefix=prefix, **options)  # type: ignore[arg-type]  # as a RedisStore asks it
 
-    def _runner(self, names: Sequence[str], package: str) -> ClusterScripts:
+    def _runner(self, names: Sequence[str], packages: Sequence[str]) -> ClusterScripts:
         return ClusterScripts(
-            self._nodes, prefix=self.prefix, names=(*names, *OF_SLOTS), package=package, clock=self._clock
+            self._nodes, prefix=self.prefix, names=(*names, *OF_SLOTS), packages=packages, clock=self._clock
         )
 
     def acquire(self, name: str, token: str, ttl: float, **terms: Any) -> Grant | Refusal | Marked:

@@ -70,7 +70,7 @@ class JoinedStore(RedisStore):
         self._beside = store
         strict = bool(store._strict_ms)
         super().__init__(store.connections, prefix=store.prefix, strict_fence=strict, clock=store._clock)
-        self._scripts = self._runner((*SCRIPTS, *OF_SEVERAL), __package__)
+        self._scripts = self._runner((*SCRIPTS, *OF_SEVERAL), [__package__])
         self.renewed_with = store
 
     @property

@@ -33,7 +33,7 @@ from celery_redislock.store.store import (
 )
 from celery_redislock.wire.clock import Clock, boottime
 
-_Entry = tuple[bytes, float]
+_Expiring = tuple[bytes, float]
 
 #: Seconds, as in ``lua/line.lua``: the longest time until a line is looked at again; until one is that only
 #: another home can serve. And how long a request that parked is known, as on a server with its usual timeout.
@@ -86,12 +86,12 @@ class MemoryStore(LockStore):
         self._lock = threading.RLock()
         self._rung = threading.Condition(self._lock)
         self._holders: defaultdict[str, dict[str, _Held]] = defaultdict(dict)
-        self._limits: dict[str, _Entry] = {}
-        self._periods: dict[str, _Entry] = {}
-        self._marks: dict[tuple[str, str], _Entry] = {}
+        self._limits: dict[str, _Expiring] = {}
+        self._periods: dict[str, _Expiring] = {}
+        self._marks: dict[tuple[str, str], _Expiring] = {}
         self._lines: dict[str, list[_Place]] = {}
         self._due: dict[str, float] = {}
-        self._notes: dict[str, _Entry] = {}
+        self._notes: dict[str, _Expiring] = {}
         self._fence = 0
         self.queues: defaultdict[str, deque[str]] = defaultdict(deque)
 
@@ -603,14 +603,14 @@ class MemoryStore(LockStore):
             ]
             return list(dict.fromkeys(name for _, name in sorted(ends)))[:limit]
 
-    def _live(self, entries: dict[Any, _Entry], key: Any) -> _Entry | None:
+    def _live(self, entries: dict[Any, _Expiring], key: Any) -> _Expiring | None:
         entry = entries.get(key)
         if entry is not None and entry[1] <= self._clock():
             del entries[key]
             return None
         return entry
 
-    def _hold(self, name: str, entry: _Entry, *, is_period: bool) -> Hold:
+    def _hold(self, name: str, entry: _Expiring, *, is_period: bool) -> Hold:
         return Hold(name, entry[0], entry[1] - self._clock(), is_period)
 
 

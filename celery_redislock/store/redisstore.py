@@ -159,7 +159,7 @@ class RedisStore(LockStore):
         self._clock = clock
         self.patience = 2 * connections.socket_timeout
         self._note_ms = in_ms(3 * connections.socket_timeout)
-        self._scripts = self._runner(SCRIPTS, __package__)
+        self._scripts = self._runner(SCRIPTS, [__package__])
         if isinstance(connections, Client):
             self.least_ttl = CALLS_PER_TTL * connections.socket_timeout
 
@@ -275,12 +275,12 @@ class RedisStore(LockStore):
         return self.connections.is_open
 
     def scripts(self, names: Sequence[str], package: str) -> Scripts:
-        return self._runner(names, package)
+        return self._runner(names, [package, __package__])
 
-    def _runner(self, names: Sequence[str], package: str) -> Scripts:
+    def _runner(self, names: Sequence[str], packages: Sequence[str]) -> Scripts:
         if isinstance(self.connections, Client):
-            return ClientScripts(self.connections, names=names, package=package, clock=self._clock)
-        return Scripts(self.connections, names=names, package=package, clock=self._clock)
+            return ClientScripts(self.connections, names=names, packages=packages, clock=self._clock)
+        return Scripts(self.connections, names=names, packages=packages, clock=self._clock)
 
     def leads_to(self, address: Mapping[str, Any]) -> bool:
         return self.connections.leads_to(address)

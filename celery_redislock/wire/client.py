@@ -134,12 +134,12 @@ class ClientScripts(Scripts):
     """
 
     def __init__(
-        self, client: Client, *, names: Sequence[str], package: str, clock: Clock = boottime
+        self, client: Client, *, names: Sequence[str], packages: Sequence[str], clock: Clock = boottime
     ) -> None:
         """Run the scripts of these names through this client; arguments as for :class:`Scripts`."""
         self._client = client
         self._clock = clock
-        self._scripts = {name: script(name, package) for name in names}
+        self._scripts = {name: script(name, *packages) for name in names}
 
     def begin(
         self, operation: str, keys: Sequence[str], args: Sequence[str], understand: Understand[T],

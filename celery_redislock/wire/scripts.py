@@ -22,9 +22,6 @@ from celery_redislock.wire.connection import Connections
 from celery_redislock.wire.thread import tell
 from celery_redislock.wire.wire import PIECE, Answers, ErrorReply, Nonsense, left_of, send, told, whole
 
-#: The package whose scripts those of others include.
-COMMON = "celery_redislock.store"
-
 #: Codes of refusals that a new connection may not meet: it leads to another server, or has logged in anew.
 #: Redis 6.2 tells those of a command in a script in the middle of its text.
 OF_CONNECTION = ("READONLY", "MASTERDOWN", "NOREPLICAS", "NOAUTH", "LOADING", "UNBLOCKED")
@@ -68,17 +65,14 @@ _KEPT_WORDS = 16
 
 
 @cache
-def script(name: str, package: str = COMMON) -> tuple[str, str]:
+def script(name: str, *packages: str) -> tuple[str, str]:
     """Return a script, read once per process: its text, and the digest a server knows it by.
 
-    It is a file under ``lua/`` of *package*, or of :data:`COMMON` where that has no such file; so are those
-    that it includes.
+    It is a file under ``lua/`` of the first of these packages that has it; so are those that it includes.
     """
-    path = files(package) / "lua" / f"{name}.lua"
-    if package != COMMON and not path.is_file():
-        return script(name)
-    text = path.read_text("utf-8")
-    text = re.sub(r"include\('(\w+)'\)\n", lambda found: script(found[1], package)[0], text)
+    paths = [files(package) / "lua" / f"{name}.lua" for package in packages]
+    text = next((path for path in paths if path.is_file()), paths[-1]).read_text("utf-8")
+    text = re.sub(r"include\('(\w+)'\)\n", lambda found: script(found[1], *packages)[0], text)
     return digested(text)
 
 
@@ -97,17 +91,18 @@ class Scripts:
     """
 
     def __init__(
-        self, connections: Connections, *, names: Sequence[str], package: str, clock: Clock = boottime
-    ) -> None:
+        self, connections: Connections, *, names: Sequence[str], packages: Sequence[str],
+        clock: Clock = boottime,
+    ) -> None:  # fmt: skip
         """Run the scripts of these names over these connections, by the socket timeout they were given.
 
-        *package*: as for :func:`script`.
+        *packages*: as for :func:`script`.
         """
         self._connections = connections
         self._clock = clock
         self._socket_timeout = connections.socket_timeout
         # All at once: a deploy may replace the files while this process runs.
-        self._scripts = {name: script(name, package) for name in names}
+        self._scripts = {name: script(name, *packages) for name in names}
         self._templates: dict[tuple[str, int, int], bytes] = {}
 
     def begin(

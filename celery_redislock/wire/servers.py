@@ -15,7 +15,6 @@ from celery_redislock.exceptions import LockKeyError, LockOptionError, LockUnava
 from celery_redislock.wire.clock import Clock, boottime
 from celery_redislock.wire.connection import Connections
 from celery_redislock.wire.scripts import (
-    COMMON,
     OF_CONNECTION,
     OTHER_SHAPES,
     Scripts,
@@ -59,10 +58,11 @@ class Servers(Scripts):
     """
 
     def __init__(
-        self, servers: Sequence[Connections], decide: Mapping[str, Decide], *, clock: Clock = boottime
-    ) -> None:
+        self, servers: Sequence[Connections], decide: Mapping[str, Decide], *, package: str,
+        clock: Clock = boottime,
+    ) -> None:  # fmt: skip
         """Run those scripts on these servers for which there is a function that decides."""
-        super().__init__(servers[0], names=[*decide], package=COMMON, clock=clock)
+        super().__init__(servers[0], names=[*decide], packages=[package], clock=clock)
         self._servers = [_Server(each, clock) for each in servers]
         self._decide = decide
         self._majority = len(servers) // 2 + 1

@@ -643,7 +643,7 @@ def cut_off(proxy: FaultyProxy, tcp_server: EmbeddedServer) -> Iterator[RedisCas
     url = tcp_server.redis_url
     with closing(RedisCase(proxy.url, client_url=url, socket_timeout=0.5)) as case:
         for name in SCRIPTS:
-            case.client.script_load(script(name)[0])
+            case.client.script_load(script(name, "celery_redislock.store")[0])
         case.store.inspect("n")
         yield case
 

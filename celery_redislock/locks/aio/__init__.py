@@ -73,7 +73,7 @@ def connect(
     if isinstance(server, redis.asyncio.Redis):
         calls: Any = ClientWires(server, socket_timeout)  # in place of connections
         beside = RedisStore(calls, **options)
-        beside._scripts = by_loop = ByLoop(calls, names=(), package=__package__)
+        beside._scripts = by_loop = ByLoop(calls, names=(), packages=())
         store = by_loop.store = Store(beside, Verbs(calls, **options), calls)
         return store
     made: Any = made_by(server, "aio.connect") if callable(server) else server

@@ -50,9 +50,9 @@ class ClusterVerbs(Verbs, cluster.ClusterStore):
 
     _scripts: Any
 
-    def _runner(self, names: Sequence[str], package: str) -> Any:
+    def _runner(self, names: Sequence[str], packages: Sequence[str]) -> Any:
         names = (*names, *cluster.OF_SLOTS)
-        return ClusterRecorder(self._nodes, prefix=self.prefix, names=names, package=package)
+        return ClusterRecorder(self._nodes, prefix=self.prefix, names=names, packages=packages)
 
     def _register(self, name: str, *, is_line: bool = False) -> None:
         """Nothing: :meth:`ClusterLoopStore.answer` does."""

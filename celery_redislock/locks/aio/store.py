@@ -121,16 +121,16 @@ class Verbs(RedisStore):
 
     _scripts: Recorder
 
-    def _runner(self, names: Sequence[str], package: str) -> Recorder:
+    def _runner(self, names: Sequence[str], packages: Sequence[str]) -> Recorder:
         connections: Any = self.connections  # none is opened
-        return Recorder(connections, names=names, package=package)
+        return Recorder(connections, names=names, packages=packages)
 
     def ring(self, bell: str) -> bool:
         """Ring a bell."""
         return self._scripts.begin("ring", [bell], [self._note_ms], _is_rung, name=bell)()
 
     def _look_for_replicas(self) -> None:
-        """Nothing: :meth:`Store.attempt` does."""
+        """Nothing: :meth:`Store.drive` does."""
 
     def _give_back(self, name: str, token: str) -> None:
         """Nothing: the attempt that fails by it releases the hold."""
@@ -248,15 +248,18 @@ class Store:
             except RedisLockError as error:
                 answers.append(partial(_raise, error))
 
-    async def drive(self, steps: "Steps[T]") -> T:
-        """Carry out steps, as :func:`celery_redislock.locks.attempt.drive` does in a thread."""
+    async def drive(self, steps: "Steps[T]", *, acquires: bool = False) -> T:
+        """Carry out steps, as :func:`celery_redislock.locks.attempt.drive` does in a thread.
+
+        ``acquires``: they may need the confirmation of replicas.
+        """
         self.check_loop()
         verbs = self.verbs
         try:
             step = next(steps)
             while True:
                 try:
-                    if verbs.confirmation is not None:
+                    if acquires and verbs.confirmation is not None:
                         await self._look_for_replicas(verbs.confirmation)
                     answer = await self._ask(step)
                 except BaseException as error:  # noqa: BLE001  they decide, also if the task is cancelled

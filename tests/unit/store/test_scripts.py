@@ -12,7 +12,8 @@ from celery_redislock.store.redisstore import SCRIPTS
 from celery_redislock.wire.scripts import script
 from tests.pages import acl_rule
 
-LUA = files("celery_redislock.store") / "lua"
+STORE = "celery_redislock.store"
+LUA = files(STORE) / "lua"
 
 #: These are only included by others.
 INCLUDED = {"each", "entry", "history", "index", "keys", "line", "permits", "place"}
@@ -31,12 +32,12 @@ def test_the_scripts_are_exactly_the_files() -> None:
 
 
 def test_a_room_has_its_own_scripts_and_includes_those_of_locks() -> None:
-    of_ticks = "celery_redislock.scheduling"
+    rooms = ("celery_redislock.scheduling", STORE)
 
-    assert "local function list(index" in script("tick_take", of_ticks)[0]
-    assert script("names", of_ticks) == script("names")
+    assert "local function list(index" in script("tick_take", *rooms)[0]
+    assert script("names", *rooms) == script("names", STORE)
     with pytest.raises(FileNotFoundError):
-        script("tick_take")
+        script("tick_take", STORE)
 
 
 #: The one script that looks at keys it does not know, for an operator's check.
@@ -50,17 +51,17 @@ class TestEachScript:
 
         assert re.match(r"-- [A-Z].*\.", header[0])
         for word in ("KEYS", "ARGV", "RETURNS"):
-            missing = word == "ARGV" and "ARGV" not in script(name)[0]
+            missing = word == "ARGV" and "ARGV" not in script(name, STORE)[0]
             assert missing or any(line.startswith(f"-- {word}") for line in header)
 
     def test_it_has_no_shebang(self, name: str) -> None:
         """Redis refuses a script with one when memory is short, also if it only releases."""
-        assert "#!" not in script(name)[0]
+        assert "#!" not in script(name, STORE)[0]
 
     def test_it_returns_numbers_and_strings_only(self, name: str) -> None:
         """Booleans, maps and doubles differ between protocols 2 and 3; time units are milliseconds."""
         text = re.sub(
-            r"\n  function .*?\n  end\n", "", script(name)[0], flags=re.S
+            r"\n  function .*?\n  end\n", "", script(name, STORE)[0], flags=re.S
         )  # no answers of the script
 
         assert not re.search(r"return\s+(?:true|false|nil)\b|\bresp\(|setresp|double|\bmap\b", text)
@@ -69,7 +70,7 @@ class TestEachScript:
         )
 
     def test_it_is_named_by_its_digest(self, name: str) -> None:
-        assert re.fullmatch(r"[0-9a-f]{40}", script(name)[1])
+        assert re.fullmatch(r"[0-9a-f]{40}", script(name, STORE)[1])
 
 
 #: What an operator's check calls, which does without it.

@@ -8,8 +8,8 @@ import pytest
 
 from celery_redislock.exceptions import LockBusy, LockKeyError, LockOptionError, LockUnavailable
 from celery_redislock.locks import Lock, connect
-from celery_redislock.store import redlock
-from celery_redislock.store.redlock import QuorumStore
+from celery_redislock.store import quorum
+from celery_redislock.store.quorum import QuorumStore
 from celery_redislock.store.store import Grant, Hold, LockStore, Refusal, Release, Renewal, Term
 from tests.clocks import ManualClock
 from tests.scripted import FailingStore
@@ -42,7 +42,7 @@ class Answering:
             self.asked.append((operation, args))
             self.clock.advance(self.takes)
             answers = [each() if callable(each) else each for each in self.answers[operation]]
-            return redlock._DECIDES[operation](answers, len(answers) // 2 + 1)
+            return quorum._DECIDES[operation](answers, len(answers) // 2 + 1)
 
         return read
 

@@ -50,7 +50,7 @@ class QuorumStore(RedisStore):
         _check(servers, len(stores))
         super().__init__(servers[0], prefix=prefix, strict_fence=True, clock=clock)
         self._servers = servers
-        self._scripts = Servers(servers, _DECIDES, clock=clock)
+        self._scripts = Servers(servers, _DECIDES, package=__package__, clock=clock)
         # To acquire, to write the fence back, and to release if that fails.
         self.patience *= 3
 
