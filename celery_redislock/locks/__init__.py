@@ -187,7 +187,7 @@ def connect(
 
 
 def _quorum(urls: "Sequence[Named]", confirms: object, **options: Any) -> "RedisStore":
-    from celery_redislock.store.redlock import QuorumStore  # noqa: PLC0415  imports redis
+    from celery_redislock.store.quorum import QuorumStore  # noqa: PLC0415  imports redis
 
     if confirms:
         problem = "min_replicas and sync: the servers of a quorum confirm each other; leave them out"

@@ -41,7 +41,7 @@ Step: TypeAlias = Callable[[LockStore], Any]
 
 T = TypeVar("T")
 
-#: Steps that whoever carries them out sends the answer to each, or throws what was raised instead.
+#: Steps, carried out in a thread or in a loop. Each is a call of a store, and is sent its answer or error.
 Steps: TypeAlias = Generator[Step, Any, T]
 
 
@@ -70,17 +70,12 @@ class Attempt:
     says: str = ""
     may_wait: Step | None = None
 
-    def within(self, timeout: float | None) -> Hold | None:
+    def steps(self, timeout: float | None) -> "Steps[Hold | None]":
         """Acquire within so many seconds; ``None`` when held, else who held it at the last request.
 
         ``None`` waits for ever, 0 asks once. Raises as :meth:`LockStore.acquire` and :meth:`LockStore.park`;
         what is left of it then is released in the background.
         """
-        refused: Hold | None = drive(self.store, self.steps(timeout))
-        return refused
-
-    def steps(self, timeout: float | None) -> "Steps[Hold | None]":
-        """Do the same step by step: whoever drives it carries each out, in a thread or in a loop."""
         give_up = float("inf") if timeout is None else self.clock() + timeout
         pid = os.getpid()
         owner = self.owner or _who(pid, threading.get_ident())[0]
@@ -244,17 +239,21 @@ def settled(value: T) -> "Steps[T]":
 
 
 def ending(store: LockStore, lease: Lease) -> "Steps[bool]":
-    """Stop renewing a lease now, and release it; the answer: whether it was still ours.
+    """Stop renewing a lease at this call; the steps release it, and tell whether it was still ours.
 
     Where the server cannot be reached, it is released in the background. Raises as :meth:`LockStore.release`.
     """
     trusted = lease.trusted
     lease.end()  # first: where this is interrupted, it is renewed no more
-    watchdog_of(store).forget(lease.token)
+    return _released(store, lease, trusted=trusted)
+
+
+def _released(beside: LockStore, lease: Lease, *, trusted: bool) -> "Steps[bool]":
+    watchdog_of(beside).forget(lease.token)
     try:
         answer = yield lambda store: store.release(lease.key, lease.token)
     except BaseException as error:
-        owe(store, lease.term, error)
+        owe(beside, lease.term, error)
         raise
     return bool(answer.gave_back(trusted=trusted))
 

@@ -1,6 +1,6 @@
 """What a lock does, step by step: for threads (``lock.py``) and for tasks of asyncio (``aio/lock.py``) alike.
 
-Nothing is sent here. A step is a call of a store's verbs; whoever carries it out sends back the answer.
+Nothing is sent here. A step is a call of a store's verbs, which a thread or a loop carries out.
 """
 
 import os
@@ -40,7 +40,7 @@ class Held:
     depth: int = 1
 
     def told(self, on_state: Callable[[str], None] | None) -> Callable[[str], None] | None:
-        """Return what its lease calls with each new state, so that it is told where it is to be told."""
+        """Return what its lease calls with each new state: in the thread that learns of it; or in a loop."""
         return on_state
 
     def ends(self) -> None:
@@ -68,7 +68,7 @@ class Holding(Generic[H]):
 
     #: Who holds.
     _kind: ClassVar[str]
-    #: What a store of theirs has, and what makes one.
+    #: An attribute that only a store for them has; and the function that makes one.
     _stores: ClassVar[tuple[str, str]]
     #: The store whose watchdog renews, and whose verbs are called in the background.
     _beside: LockStore
@@ -76,9 +76,9 @@ class Holding(Generic[H]):
 
     # What threads and tasks have each in its own way.
 
-    #: Returns what is another one for each that may hold.
+    #: Returns the present thread or task.
     _who: Callable[[], Any]
-    _new_held: Callable[[Any, Term, Grant], H]
+    _new_held: Callable[[Any, Term, Grant, Any], H]
     _joined: Callable[[Any], Any]
     _beside_of: Callable[[Any], LockStore]
 
@@ -174,7 +174,9 @@ class Holding(Generic[H]):
     def _elsewhere(self, token: str) -> H:
         """Return a hold that was acquired elsewhere, and is not trusted before the server is asked."""
         long_ago = self._clock() - self._ttl
-        return self._hold(self._who(), self._term(token), Grant(None, False, long_ago, long_ago))
+        grant = Grant(None, False, long_ago, long_ago)
+        # Who has acquired it is told of its loss.
+        return self._new_held(self._who(), self._term(token), grant, None)
 
     def _term(self, token: str) -> Term:
         return Term(self._key, token, self._kept_for)
@@ -186,7 +188,7 @@ class Holding(Generic[H]):
             watchdog_of(self._beside).watch(held.lease)
 
     def _hold(self, who: object, term: Term, grant: Grant) -> H:
-        held = self._new_held(who, term, grant)
+        held = self._new_held(who, term, grant, self._on_lost)
         if self._lock_delay or self._margin != DRIFT or self._on_state is not None:
             on_state = held.told(self._on_state)
             held.lease.limit_trust(self._margin, grant.sent_at, self._lock_delay, on_state)
@@ -224,12 +226,14 @@ class Holding(Generic[H]):
 
     def _releasing(self) -> "Steps[bool]":
         held = self._required()
-        held.depth -= 1
-        if held.depth:
+        if held.depth > 1:
+            held.depth -= 1
             return settled(held.lease.held)
+        # First: while it is renewed, somebody has to know of it, wherever this is interrupted.
+        release = ending(self._beside, held.lease)
         self._holds.pop(held.who, None)
         held.ends()
-        return ending(self._beside, held.lease)
+        return release
 
     def _renewing(self, ttl: float | None) -> "Steps[bool]":
         lease = self._required().lease

@@ -1,4 +1,4 @@
-"""A key in a store: what may be done to a hold on it, whoever has it. Knows no task.
+"""A key in a store: its holds are released, and messages marked as done. Knows no task.
 
 A request that the server does not answer is owed to the watchdog.
 """

@@ -74,9 +74,9 @@ class Lock(Holding[Held]):
                 goes on renewing it, and learns of its end as of a loss, unless it is in this process.
             auto_renew: renew in the background every third of ``ttl``; otherwise :meth:`renew` does.
             reentrant: a thread that holds it may acquire it again; otherwise that is a RuntimeError.
-            on_lost: called once with this lock when the hold is found gone, in the thread that learns of
-                it: the watchdog's, which renews no lock meanwhile, so let it be short; or that of
-                :meth:`check` or :meth:`renew`.
+            on_lost: called once with this lock when a hold that it has acquired, or continued by its
+                ``token``, is found gone, in the thread that learns of it: the watchdog's, which renews no
+                lock meanwhile, so let it be short; or that of :meth:`check` or :meth:`renew`.
             on_state: called with this lock and ``"unsure"`` when a renewal got no answer, or the deadline of
                 the hold is near; with ``"held"`` when the server has confirmed it again; or with ``"lost"``.
                 Each once, in order, in the thread that learns of it, which renews nothing meanwhile.
@@ -212,8 +212,8 @@ class Lock(Holding[Held]):
             self._store, self._key, self._kept_for, self._owner, keep, self._clock, None, self._says
         )
 
-    def _new_held(self, who: object, term: Term, grant: Grant) -> Held:
-        lease = LockLease(self._store, term, grant, on_lost=self._on_lost, clock=self._clock)
+    def _new_held(self, who: object, term: Term, grant: Grant, on_lost: Any) -> Held:
+        lease = LockLease(self._store, term, grant, on_lost=on_lost, clock=self._clock)
         return Held(lease, who, coroutine())
 
 

@@ -316,7 +316,7 @@ class Watchdog:
             what = f"releasing {debt.what} failed unexpectedly; it is left to expire"
             tell(logger.error, what, exc_info=error)
         else:
-            tell(logger.info, "released %s late: the lock server had not answered", debt.what)
+            tell(logger.info, "released %s late: its request had got no answer", debt.what)
         self.is_server_away = False
         heappop(debts)
 

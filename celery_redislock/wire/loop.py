@@ -175,10 +175,7 @@ class Wires:
         self._queue: deque[asyncio.Future[None]] = deque()
 
     async def turn(self) -> None:
-        """Wait until a request may be sent; ends with :meth:`end_turn`, or with the error of :meth:`fail`."""
-        if self.free:
-            self.free -= 1
-            return
+        """Wait for a turn if none is ``free``; it ends with :meth:`end_turn` or the error of :meth:`fail`."""
         turn = asyncio.get_running_loop().create_future()
         self._queue.append(turn)
         try:

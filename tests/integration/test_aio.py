@@ -18,7 +18,7 @@ from celery_redislock import LockBusy, LockKeyError, LockLost, LockOptionError, 
 from celery_redislock.exceptions import LockLoopError
 from celery_redislock.locks import Lock, aio, attempt
 from celery_redislock.locks.aio.store import Request
-from celery_redislock.wire.loop import MOST, Wires
+from celery_redislock.wire.loop import Wires
 from tests.aio import play, until
 from tests.facts import wait_until
 from tests.faults import Fault, FaultyProxy
@@ -634,11 +634,23 @@ def test_an_answer_of_another_shape_is_told_at_once(case: RedisCase) -> None:
     play(case, story)
 
 
+def test_a_task_is_not_cancelled_for_a_hold_that_it_never_had(case: RedisCase) -> None:
+    """A ``token`` that nobody holds by: that is the answer, and no loss of this task's."""
+
+    async def story(store: aio.Store) -> None:
+        lock = aio.Lock(store, "n", token="gone/1", on_lost="cancel")  # noqa: S106
+        assert not await lock.renew()
+        with pytest.raises(LockLost):
+            await lock.check()
+        assert await lock.holder() is None  # a task that was cancelled meanwhile is told here
+
+    play(case, story)
+
+
 def test_a_turn_that_was_given_to_a_cancelled_task_is_given_on() -> None:
     async def story() -> None:
         wires = Wires("nowhere", 1.0)
-        for _ in range(MOST):
-            await wires.turn()
+        wires.free = 0
         tasks = [asyncio.create_task(wires.turn()) for _ in range(3)]
         await asyncio.sleep(0)
         tasks[0].cancel()

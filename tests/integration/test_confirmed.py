@@ -157,6 +157,31 @@ def test_a_loop_asks_likewise(primary: EmbeddedServer, caplog: Any) -> None:
     asyncio.run(story())
 
 
+def test_only_what_acquires_asks_for_replicas(
+    primary: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A release takes no confirmation, and no further request."""
+    monkeypatch.setattr(confirmation, "LOOK_AGAIN", 0.0)
+
+    async def story() -> None:
+        prefix = f"test-{secrets.token_hex(6)}"
+        async with aio.connect(
+            primary.redis_url, prefix=prefix, min_replicas="auto", socket_timeout=5.0
+        ) as store:
+            lock = aio.Lock(store, "n", auto_renew=False)
+            assert await lock.acquire(0)
+            with watched(primary) as commands:
+                assert await lock.renew()
+                assert await lock.release()
+                assert not any(" INFO" in each for each in commands())
+            with watched(primary) as commands:
+                assert await lock.acquire(0)
+                assert any(" INFO" in each for each in commands())
+            await lock.release()
+
+    asyncio.run(story())
+
+
 # --- the disk --------------------------------------------------------------------------------
 
 

@@ -91,8 +91,9 @@ class Lock(Holding[TaskHeld]):
                 :class:`celery_redislock.locks.Lock`.
             auto_renew: renew in the background every third of ``ttl``; otherwise :meth:`renew` does.
             reentrant: a task that holds it may acquire it again; otherwise that is a RuntimeError.
-            on_lost: called once in the loop, with this lock, when the hold is found gone. ``"cancel"``
-                cancels the task that holds; ``async with`` raises :class:`LockLost` then.
+            on_lost: called once in the loop, with this lock, when a hold that it has acquired, or continued
+                by its ``token``, is found gone. ``"cancel"`` cancels the task that holds; ``async with``
+                raises :class:`LockLost` then.
             on_state: called in the loop, with this lock and ``"unsure"`` when a renewal got no answer, or the
                 deadline of the hold is near; with ``"held"`` when the server has confirmed it again; or with
                 ``"lost"``. Each once, in order, until it is released.
@@ -133,7 +134,7 @@ class Lock(Holding[TaskHeld]):
             LockLost: this task holds it already, but that hold was lost; :meth:`release` it first. Or nobody
                 holds it under the ``token``.
         """
-        return await self._store.drive(self._acquiring(timeout)) is None
+        return await self._store.drive(self._acquiring(timeout), acquires=True) is None
 
     async def release(self) -> bool:
         """Release the lock; atomic, and only if this very hold still has it.
@@ -189,7 +190,7 @@ class Lock(Holding[TaskHeld]):
         return await self.holder() is not None
 
     async def __aenter__(self) -> "Lock":
-        await self._store.drive(self._entering())
+        await self._store.drive(self._entering(), acquires=True)
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -207,8 +208,8 @@ class Lock(Holding[TaskHeld]):
             boottime, None, self._says, waiting=self._store.waiting,
         )  # fmt: skip
 
-    def _new_held(self, who: Any, term: Term, grant: Grant) -> TaskHeld:
-        return TaskHeld(self._store, who, term, grant, on_lost=self._on_lost)
+    def _new_held(self, who: Any, term: Term, grant: Grant, on_lost: Any) -> TaskHeld:
+        return TaskHeld(self._store, who, term, grant, on_lost=on_lost)
 
 
 def owner_of(task: "asyncio.Task[Any]") -> str:

@@ -156,7 +156,7 @@ class Semaphore(Permits):
             LockKeyError: the key on the server is not a lock.
             LockLoopError: the store belongs to another loop.
         """
-        kept = await self._store.drive(self._acquiring(permits, timeout))
+        kept = await self._store.drive(self._acquiring(permits, timeout), acquires=True)
         return kept if isinstance(kept, Permit) else None
 
     async def release(self, token: str) -> bool:
@@ -188,7 +188,7 @@ class Semaphore(Permits):
         return await self._store.ask(self._setting(limit, for_, by))
 
     async def __aenter__(self) -> Permit:
-        kept: Permit = await self._store.drive(self._entering())
+        kept: Permit = await self._store.drive(self._entering(), acquires=True)
         self._entered.setdefault(current_task(), []).append(kept)
         return kept
 

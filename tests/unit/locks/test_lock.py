@@ -622,19 +622,25 @@ class TestElsewhere:
         assert told == []
 
     def test_a_hold_that_is_gone_is_not_continued(self, store: FailingStore, clock: ManualClock) -> None:
-        """Nor taken anew, although it is free: what it protected may have been changed."""
+        """Nor taken anew, although it is free: what it protected may have been changed.
+
+        And ``on_lost`` is about holds that it has had.
+        """
+        told: list[Any] = []
         first = lock_on(store, clock)
         first.acquire()
         token = first.token
         first.release()
-        gone = lock_on(store, clock, token=token)
+        gone = lock_on(
+            store, clock, token=token, on_lost=told.append, on_state=lambda _, state: told.append(state)
+        )
 
         with pytest.raises(LockLost, match="nobody holds it under the token"):
             gone.acquire()
         with pytest.raises(LockLost):
             gone.check()
         assert not gone.renew()
-        assert store.inspect("n") is None
+        assert (store.inspect("n"), told) == (None, [])
 
     @pytest.mark.parametrize("token", ["", b"t", 7, "a\0b"])
     def test_what_is_no_token_is_refused(self, store: FailingStore, token: Any) -> None:
