@@ -1,5 +1,7 @@
 """One delivery in the worker's main process: its run's token, its renewal, what becomes of a dead child.
 
+The file is long because Celery's hooks on a delivery stand together, in the order in which they are called.
+
 All of this runs in the main process, in its event loop's thread (or, on the threads, gevent and solo
 pools, in the one process there is); every call to the lock server is bounded by two socket timeouts.
 """
@@ -74,7 +76,8 @@ class LockRequest(Request):
         """Let :meth:`on_success` be reached.
 
         The class that Celery derives for each task has a copy of ``Request.on_success``, which calls no other
-        (5.5.0 to 5.7.0, ``create_request_cls``). It is called from here.
+        (5.5.0 to 5.7.0, ``create_request_cls``). It is called from here. A subclass of a project that
+        overrides :meth:`on_success` is reached as well, and calls ``super()``: that acknowledges.
         """
         super().__init_subclass__(**kwargs)
         copy = cls.__dict__.get("on_success")

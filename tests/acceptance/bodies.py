@@ -181,6 +181,13 @@ def _quit(task: Any, key: str, more: Any) -> str:
     return f"{key} done"
 
 
+def _publish_another(task: Any, key: str, more: Any) -> str:
+    """Call a unique task, whose message goes to a queue: ``more`` names both."""
+    name, queue = more
+    task.app.tasks[name].apply_async((f"{key} from a body",), queue=queue)
+    return f"{key} done"
+
+
 def _look_at_lease(task: Any, key: str, more: Any) -> list[Any]:
     lease = task.lease
     lease.check()
@@ -212,6 +219,7 @@ ENDINGS: Mapping[str, Callable[[Any, str, Any], Any]] = {
         _spin,
         _doze,
         _quit,
+        _publish_another,
         _look_at_lease,
     )
 }

@@ -69,7 +69,7 @@ def replaced() -> Iterator[tuple[Hook, dict[str, Any], str]]:
                     if (ours := _ours(each)) is not None:
                         yield Hook(f"{kind.__name__}.{name}[{key!r}]", ours), maps[0], key
             elif (ours := _ours(value)) is not None:
-                bases = [base for base in kind.__mro__ if name in vars(base)]
+                bases = [base for base in kind.__mro__ if name in vars(base) and _is_theirs(base)]
                 if bases:
                     yield Hook(f"{bases[0].__name__}.{name}", ours), held, name
 

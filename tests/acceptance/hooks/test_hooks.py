@@ -34,12 +34,12 @@ from tests.acceptance.hooks.table import (
     WORDS,
     Cell,
 )
-from tests.acceptance.hooks.watch import calls_in
+from tests.acceptance.hooks.watch import FOUND, calls_in
 from tests.acceptance.messages import captured, deliver
 from tests.acceptance.processes import ROOT, started
 from tests.acceptance.terms import PATIENCE
 
-#: What each end of a run is asked for, and no other test.
+#: The hooks that each end of a run calls; the tests of a whole process leave them out.
 OF_ENDS = {hook for hook in ROWS if hook.name in WORDS.values()}
 
 
@@ -49,6 +49,8 @@ class Site:
     def __init__(self, project: Project, path: Path) -> None:
         self.project = project
         self._path = path
+        #: The ends that were played, each with the id of its message.
+        self.played: list[tuple[Cell, str]] = []
         path.touch()
 
     def watching(self, process: str) -> dict[str, Any]:
@@ -60,6 +62,10 @@ class Site:
         words = {name: word for word, name in WORDS.items() if word != without}
         calls = [call for call in calls_in(self._path) if (call.task_id, call.process) == (task_id, process)]
         return " ".join(words[call.name] for call in calls if call.name in words)
+
+    def seen(self, cell: Cell, task_id: str) -> tuple[str, str]:
+        """What the run of this message has called in the main process, and in a child, as the cell has it."""
+        return self.run(task_id, MAIN), self.run(task_id, CHILD, without=cell.perhaps)
 
     def called(self, *processes: str) -> set[Hook]:
         """What was called in these processes so far."""
@@ -114,12 +120,10 @@ def test_a_run_calls_these_hooks_in_these_processes(
     request.node._projects = [site.project]
     for late in ("", "_acks_late"):
         task_id = PLAYS[cell.end](site.project, f"k{secrets.token_hex(4)}", late)
-
-        def seen(task_id: str = task_id) -> tuple[str, str]:
-            return site.run(task_id, MAIN), site.run(task_id, CHILD, without=cell.perhaps)
-
+        site.played.append((cell, task_id))
+        seen = partial(site.seen, cell, task_id)
         try:
-            wait_until(lambda: seen() == (cell.main, cell.child), PATIENCE, f"{cell} {late}")
+            wait_until(lambda seen=seen: seen() == (cell.main, cell.child), PATIENCE, f"{cell} {late}")
         finally:
             assert seen() == (cell.main, cell.child)
 
@@ -135,6 +139,9 @@ def test_a_worker_calls_these_hooks_from_its_start_to_its_end(
     for end, last in (("success", "success"), ("retry", "failure")):
         task_id = PLAYS[end](project, f"k{secrets.token_hex(4)}", "")
         wait_until(partial(_has_ended, site, task_id, last), PATIENCE, f"{end} is over")
+    another = ("project.executed", project.aside)
+    task_id = project.executed.delay(f"k{secrets.token_hex(4)}", then="publish_another", more=another).id
+    wait_until(partial(_has_ended, site, task_id, "success"), PATIENCE, "a body has published")
     send_what_is_not_run(project)
     project.app.control.revoke("nobody's")
     project.app.control.broadcast("terminate", arguments={"signal": "TERM", "task_id": ["nobody's"]})
@@ -150,6 +157,9 @@ def test_a_worker_calls_these_hooks_from_its_start_to_its_end(
         of_main, of_child = of_main | of_child - OF_CHILDREN_ALONE, set()
     assert site.called(MAIN) - OF_ENDS - AT_ANY_TIME == of_main - OF_ENDS
     assert site.called(CHILD) - OF_ENDS - AT_ANY_TIME == of_child - OF_ENDS
+    assert site.called(FOUND) - ROWS.keys() == set()
+    # Nothing was called later, or once more.
+    assert [site.seen(*each) for each in site.played] == [(cell.main, cell.child) for cell, _ in site.played]
 
 
 def _has_ended(site: Site, task_id: str, last: str) -> bool:
@@ -177,6 +187,7 @@ def test_a_publisher_calls_these_hooks(watched_in: Callable[[str], Site]) -> Non
         assert process.process.wait(PATIENCE) == 0, process.log
 
     assert site.called(PUBLISHER) == rows_of(PUBLISHER)
+    assert site.called(FOUND) - ROWS.keys() == set()
 
 
 @pytest.mark.xdist_group("hooks, prefork")
@@ -189,10 +200,14 @@ def test_a_beat_calls_these_hooks(new_watched: Callable[[], Site]) -> None:
 
     # It is sent before ``Scheduler.apply_async`` has returned, and the others were called before that.
     assert site.called(BEAT) - AT_ANY_TIME == rows_of(BEAT)
+    assert site.called(FOUND) - ROWS.keys() == set()
 
 
 def test_every_hook_has_a_row() -> None:
-    """What a class of ours overrides, and what a receiver of ours is connected to, is in the table."""
+    """What a class of ours overrides, and what a receiver of ours is connected to, is in the table.
+
+    What is replaced in a process shows there: the tests above look at it.
+    """
     found = {hook for hook, *_ in (*overrides(), *connected())}
     assert found <= ROWS.keys(), "name where it is called in table.py, and in docs/how-it-works.md"
 

@@ -21,13 +21,17 @@ from tests.acceptance.journal import is_pool_child
 _PREPARES = ("StartStopStep.start", "Step.create", "Task.__call__", "beat_init", "worker_init")
 
 
+#: In place of a process: something of ours stands in for something of theirs, called or not.
+FOUND = "found"
+
+
 class Call(NamedTuple):
     """One call of a hook.
 
     Attributes:
         name: of the hook.
         ours: what of ours was called.
-        process: one of ``table.PROCESSES``.
+        process: one of ``table.PROCESSES``, or :data:`FOUND`.
         task_id: that it was about; empty where it was not about one.
     """
 
@@ -46,10 +50,12 @@ def install(path: str, process: str) -> None:
     """Watch all hooks of this process, from before its app has tasks on; its pool's children do, too."""
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
+    def note(call: Call) -> None:
+        os.write(file, f"{json.dumps(call)}\n".encode())
+
     def watched(hook: Hook, function: Callable[..., Any]) -> Callable[..., Any]:
         def called(*args: Any, **kwargs: Any) -> Any:
-            call = Call(*hook, "pool child" if is_pool_child() else process, _task_id(args, kwargs))
-            os.write(file, f"{json.dumps(call)}\n".encode())
+            note(Call(*hook, "pool child" if is_pool_child() else process, _task_id(args, kwargs)))
             try:
                 return function(*args, **kwargs)
             finally:
@@ -59,12 +65,13 @@ def install(path: str, process: str) -> None:
         return called
 
     def look() -> None:
-        # What is watched is ours no longer: it is found once.
+        # Each is found once: from then on the watcher's function stands there.
         for hook, signal, place in connected():
             key, receiver = signal.receivers[place]
             signal.receivers[place] = key, watched(hook, receiver)
             signal.sender_receivers_cache.clear()
         for hook, held, name in [*replaced()]:
+            note(Call(*hook, FOUND, ""))
             held[name] = watched(hook, held[name])
 
     for hook, kind, name in [*overrides()]:
