@@ -56,7 +56,7 @@ def install(journal: Journal, plan: Mapping[str, Any]) -> None:
         case "published":
             _before(RedisStore, "settle", lambda *_: die(in_child=True))
         case "swept":
-            _before(promote, "publish", lambda *_: die(in_child=False))
+            _before(promote, "publish_promoted", lambda *_: die(in_child=False))
         case _:
             raise ValueError(f"{point!r} is no point")
 
