@@ -165,7 +165,7 @@ class LockRequest(Request):
             except Exception as instead:  # noqa: BLE001  it ends the delivery, as a task's own does
                 error = instead
                 exc_info = ExceptionInfo()
-        elif not isinstance(error, PutOff | Reject):
+        elif not (isinstance(error, PutOff) or self._is_requeued(error)):
             self._settle(has_run=True)
         answer = super().on_failure(exc_info, send_failed_event, return_ok)
         self._settle()
@@ -176,6 +176,10 @@ class LockRequest(Request):
         elif isinstance(error, PutOff) or (isinstance(error, ToBeParked) and not error.args[2]):
             self.send_event("task-retried", exception=str(error.args[0]), traceback=None)
         return answer
+
+    def _is_requeued(self, error: BaseException) -> bool:
+        """Whether its body has its message delivered once more: one that was acknowledged is not."""
+        return isinstance(error, Reject) and error.requeue and not self.acknowledged
 
     def on_success(self, failed__retval__runtime: Any, **kwargs: Any) -> Any:
         """The pool has the outcome of the run, which may be a failure: then Celery calls ``on_failure``.

@@ -55,18 +55,20 @@ def test_waiting_calls_run_one_at_a_time_and_in_order(
 
 
 @pytest.mark.parametrize("pool", ["prefork", slow("threads"), slow("gevent")])
+@pytest.mark.parametrize("then", [None, "fail", "ignore", "reject"])
 def test_what_is_parked_behind_a_run_at_its_end_starts_once_that_is_known_to_be_over(
-    project_on: Callable[..., Project], key: str, pool: str
+    project_on: Callable[..., Project], key: str, then: str | None, pool: str
 ) -> None:
     """A key never stands still: what is claimed ahead for a run is released by its outcome, not by expiry.
 
     The worker learns of the outcome after the lock is free, and may receive the next call in between.
     """
     project = project_on(pool)
+    task = project.while_executing_acks_late
     with project.kept_on(f"{key}@settled"):
-        first = project.while_executing_acks_late.delay(key)
+        first = task.delay(key, then=then)
         wait_until(lambda: project.notes(f"{key}@settled"), PATIENCE, "the first has released its lock")
-        second = project.while_executing_acks_late.delay(key)
+        second = task.delay(key)
         project.wait_waiting(second.id)
         claim = wait_until(lambda: project.holder(key), PATIENCE, "the key is claimed ahead")
         assert claim.owner == first.id

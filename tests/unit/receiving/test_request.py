@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -616,17 +617,26 @@ def play(*steps: Callable[[], object], in_turn: bool) -> None:
 
 
 @pytest.mark.parametrize("in_turn", [True, False])
-@pytest.mark.parametrize("error", [None, ValueError("failed"), Retry(when=5), Ignore()], ids=repr)
+@pytest.mark.parametrize(
+    ("acks_late", "error"),
+    [
+        *product([False, True], [None, ValueError("failed"), Retry(when=5), Ignore(), Reject("not wanted")]),
+        # Celery cannot requeue it: it was acknowledged when it began.
+        (False, Reject("not now", requeue=True)),
+    ],
+    ids=repr,
+)
 def test_a_run_that_had_ended_when_the_next_was_parked_leaves_no_claim(
-    shop: Shop, error: Exception | None, *, in_turn: bool
+    shop: Shop, error: Exception | None, *, acks_late: bool, in_turn: bool
 ) -> None:
     """The claim that is made for one that is about to begin is released when its end is heard of.
 
     With threads and greenlets that may be before it is known that another one waits behind it.
     """
-    request = delivered(shop, lock="while_executing")
+    request = delivered(shop, lock="while_executing", acks_late=acks_late)
     ahead = request.claim_ahead()
     token, _, facts = ahead.partition("\0")
+    request.on_accepted(os.getpid(), time.monotonic())
     shop.child(request)
     shop.store.acquire(KEY, token, 10.0, facts=facts)
     outcome = (False, None, 0.1) if error is None else (True, einfo(error), 0.1)
