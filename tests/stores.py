@@ -138,11 +138,12 @@ class MemoryCase(StoreCase):
 
     def make_late(self, id_: str, name: str = "n") -> None:
         assert id_ in self.bounded(name)
-        line = self.memory._lines[name]
-        line[:] = [each._replace(until=self.clock()) if each.id == id_ else each for each in line]
+        for line in (self.memory._lines.get(name, []), self.memory._sent[name]):
+            line[:] = [each._replace(until=self.clock()) if each.id == id_ else each for each in line]
 
     def bounded(self, name: str = "n") -> set[str]:
-        return {each.id for each in self.memory._lines.get(name, ()) if each.until < float("inf")}
+        waiting = [*self.memory._lines.get(name, ()), *self.memory._sent[name]]
+        return {each.id for each in waiting if each.until < float("inf")}
 
     def check_every_key_expires(self) -> None:
         entries = [*self.memory._periods.values(), *self.memory._marks.values()]
@@ -227,7 +228,7 @@ class RedisCase(StoreCase):
 
     def check_every_key_expires(self) -> None:
         # What waits in a line is data, as what is in a queue: it lives until it is served.
-        data = ("}:line", "}:parked", "}:until", ":lines", self.queue())
+        data = ("}:line", "}:parked", "}:sent", "}:until", ":lines", self.queue())
         keys = [key for key in self.all_keys() if key not in self.foreign and not key.endswith(data)]
         assert [key for key in keys if self.client.pttl(key) == -1] == []
 

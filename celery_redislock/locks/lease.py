@@ -44,6 +44,7 @@ class Lease:
             makes the deadline later.
         ended: its holder has released it, or is about to.
         is_new: the lock was free: there was no claim to take over.
+        sent_again: as of the grant.
         lost_because: how its loss was noticed; ``None`` while it is not known to be lost.
         state: ``held``; ``unsure``: its renewal got no answer, or its deadline is near; or ``lost``.
     """
@@ -88,7 +89,7 @@ class Lease:
         self.term = term
         self.key, self.token, ttl = term
         self.fence: int | None
-        self.fence, _, sent_at, self.answered_at, _ = grant
+        self.fence, _, sent_at, self.answered_at, _, self.sent_again = grant
         self._store = store
         self._on_lost = on_lost
         self._clock = clock

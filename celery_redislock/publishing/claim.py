@@ -12,11 +12,12 @@ from functools import partial
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
+from celery_redislock.declaring.server import settings_of
 from celery_redislock.exceptions import LockKeyError, LockUnavailable, RedisLockError
 from celery_redislock.log import logger
 from celery_redislock.publishing.call import Call
 from celery_redislock.publishing.message import NO_OPTIONS, Message
-from celery_redislock.publishing.turn import band_of, facts_of_turn
+from celery_redislock.publishing.turn import band_of, facts_of_turn, hand_off
 from celery_redislock.store.store import ACCEPTED, QUEUED, Answer, Hold, Parked, Refusal, Turn
 
 #: How many names are kept of keys and tasks whose last call in this process was refused.
@@ -101,10 +102,11 @@ class Claim:
         self.was_free = True
         _refused.difference_update(self._names)
 
-    def push(self, queue: str, text: str, priority: object) -> bool:
+    def push(self, queue: str, text: str, priority: object, unacked: str) -> bool:
         """Take the claim and put the message's text into a queue of its server, in one step and round trip.
 
         Where it may wait and the claim is refused, the message is put into the line of the lock instead.
+        ``unacked``: the broker's hash of deliveries.
 
         Returns:
             ``False`` where the server refuses to do both. Then it did neither.
@@ -114,7 +116,7 @@ class Claim:
         """
         lock = self.lock
         facts = lock.facts(self._state, None, True)
-        turn = self._turn(text, priority) if self.may_wait else None
+        turn = self._turn(text, priority, unacked) if self.may_wait else None
         push = partial(
             lock.store.claim_and_push, lock.key, self.call.token, self._ttl,
             queue=queue, text=text, facts=facts, turn=turn, **self._terms,
@@ -140,7 +142,7 @@ class Claim:
             self.is_granted = True
         return True
 
-    def _turn(self, text: str, priority: object) -> Turn | None:
+    def _turn(self, text: str, priority: object, unacked: str) -> Turn | None:
         """Return how the message waits; ``None`` where its header is not as it is known here."""
         call = self.call
         said = Message.loads(call.header)
@@ -153,9 +155,10 @@ class Claim:
             header=quoted(call.header),
             unclaimed=quoted(unclaimed.dumps()),
             parked=quoted(parked.dumps()),
-            facts=facts_of_turn(self.lock),
+            facts=facts_of_turn(self.lock, unacked),
             band=band_of(priority, has_waited=False),
             most=call.lock_options.lock_max_waiting,
+            hand_off=hand_off(settings_of(call.task.app)),
             within=call.lock_options.lock_wait_timeout,
         )
         return turn if text.count(turn.header) == 1 else None

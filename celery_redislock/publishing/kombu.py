@@ -213,7 +213,9 @@ class _Client(NamedTuple):
         claim = self.claim
         channel = self.channel
         is_small = len(text) <= LARGEST
-        if is_small and claim.push(f"{channel.global_keyprefix}{key}", text, self.given[_PRIORITY]):
+        prefix = channel.global_keyprefix
+        unacked = f"{prefix}{channel.unacked_key}"
+        if is_small and claim.push(f"{prefix}{key}", text, self.given[_PRIORITY], unacked):
             if not (claim.is_granted or claim.has_left):
                 raise _Stopped
             return

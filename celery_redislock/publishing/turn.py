@@ -1,13 +1,24 @@
-"""The turn of a message that waits in line, wherever it is parked: its band, and what its claim says then."""
+"""The turn of a message that waits in line, wherever it is parked: its band, and the claim it is handed."""
 
+from json.encoder import encode_basestring_ascii as quoted
+from math import inf
+
+from celery_redislock.declaring.options import LockSettings
 from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.store.store import QUEUED
 
+#: kombu's usual name of the hash of deliveries.
+_UNACKED = "unacked"
 
-def facts_of_turn(lock: TaskLock) -> str:
-    """Describe the claim that a message is handed when its turn comes; it is no acceptance."""
+
+def facts_of_turn(lock: TaskLock, unacked: str = _UNACKED) -> str:
+    """Describe the claim that a message is handed when its turn comes; it is no acceptance.
+
+    ``unacked``: the hash in which the broker, on the lock server, keeps what workers have in hand.
+    """
+    more = "" if unacked == _UNACKED else f',"unacked":{quoted(unacked)}'
     # Not at the end, where the scripts find what is told of the arguments.
-    return lock.facts(QUEUED, published=True).replace(',"since":', ',"line":1,"since":', 1)
+    return lock.facts(QUEUED, published=True).replace(',"since":', f',"line":1{more},"since":', 1)
 
 
 def band_of(priority: object, *, has_waited: bool) -> int:
@@ -18,3 +29,12 @@ def band_of(priority: object, *, has_waited: bool) -> int:
     """
     number = priority if isinstance(priority, int) else 0
     return 2 * min(255, max(0, number)) + (not has_waited)
+
+
+def hand_off(settings: LockSettings) -> float:
+    """Return the seconds a message that was promoted may take until it starts, or a worker renews its claim.
+
+    Longer than a message takes to be back in its queue that a killed worker had in hand.
+    """
+    # A name lapses one pause after the worker's death at the latest (``receiving/in_hand.py``).
+    return 60.0 if settings.restore == inf else settings.restore * 16 / 15 + 3.0

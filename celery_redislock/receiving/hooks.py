@@ -56,10 +56,11 @@ def _install_promotion(app: Any) -> None:
     from celery_redislock.declaring.server import settings_of, store_of
     from celery_redislock.exceptions import RedisLockError
     from celery_redislock.publishing import promote
+    from celery_redislock.receiving.whereabouts import may_be_there
 
     if any(map(is_unique, app.tasks.values())):
         with suppress(RedisLockError):  # the check at the worker's start tells
-            promote.install(app, store_of(app, settings_of(app)))
+            promote.install(app, store_of(app, settings_of(app)), may_be_there)
 
 
 def _last_call(**_: Any) -> None:

@@ -29,8 +29,8 @@ from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.log import logger
 from celery_redislock.publishing.conflict import announce, log_wait
 from celery_redislock.publishing.message import HEADER, Message
-from celery_redislock.publishing.promote import HAND_OFF, OF_A_WORKER, PUBLISHING, text_of
-from celery_redislock.publishing.turn import band_of, facts_of_turn
+from celery_redislock.publishing.promote import OF_A_WORKER, PUBLISHING, text_of
+from celery_redislock.publishing.turn import band_of, facts_of_turn, hand_off
 from celery_redislock.running.delivery import BY_BROKER, Delivery
 from celery_redislock.store.store import LARGEST, Entry, Parked
 from celery_redislock.wire.clock import boottime
@@ -148,7 +148,7 @@ def _park_received(task: Any, consumer: Any, message: Any, key: str) -> bool:
     ahead = "" if before is None else before.claim_ahead()
     try:
         with _parking:
-            answer = _park(lock, message, headers, said, options, how=how, ahead=ahead)
+            answer = _park(task, lock, message, headers, said, options, how=how, ahead=ahead)
             if answer is not None and answer.word not in {"runs", "full"}:
                 _put_before(said.token, key, None, "")
     except RedisLockError as error:
@@ -189,10 +189,14 @@ def park_refused(delivery: Delivery, message: Any, name: str, request: Any) -> s
     lock = copies if copies.key == name else delivery.lock._replace(key=name)
     anew = delivery.had_its_turn
     try:
+        if said.parked_at is not None:
+            _keep_claim(delivery, name)
         with _parking:
             before = request.first_behind
             place = before or "last"
-            answer = _park(lock, message, message.headers, said, delivery.options, place=place, anew=anew)
+            answer = _park(
+                delivery.task, lock, message, message.headers, said, delivery.options, place=place, anew=anew
+            )
             if answer is not None and answer.word != "full":
                 _put_before(said.token, str(delivery.lock.key), request, before)
     except RedisLockError as error:
@@ -205,6 +209,18 @@ def park_refused(delivery: Delivery, message: Any, name: str, request: Any) -> s
         return None
     _tell_of_full(lock, delivery.options)
     return "the line is full"
+
+
+def _keep_claim(delivery: Delivery, name: str) -> None:
+    """Keep the claim that a message was handed in another line than the one it waits in from now on.
+
+    It is not sent again there, and holds its claim as long as one that was never in line.
+    """
+    claim = delivery.locks.claim
+    token = delivery.parked_as
+    if claim is not None and token is not None and claim.key != name:
+        ttl = delivery.options.lock_queue_ttl
+        claim.store.hand_on(claim.key, token, token, ttl, facts=facts_of_turn(claim))
 
 
 def _tell_of_full(lock: TaskLock, options: LockOptions) -> None:
@@ -225,8 +241,8 @@ def _tell_of_full(lock: TaskLock, options: LockOptions) -> None:
 
 
 def _park(
-    lock: TaskLock, message: Any, headers: Mapping[str, Any], said: Message, options: LockOptions, *,
-    how: str = "refused", place: str = "last", ahead: str = "", anew: bool = False,
+    task: Any, lock: TaskLock, message: Any, headers: Mapping[str, Any], said: Message, options: LockOptions,
+    *, how: str = "refused", place: str = "last", ahead: str = "", anew: bool = False,
 ) -> Parked | None:  # fmt: skip
     """Park a message; ``None`` where it cannot be. Raises as :meth:`LockStore.park`.
 
@@ -243,13 +259,12 @@ def _park(
     # Over time already, it waits for a run of its own id, and till that has ended: it is no failure.
     within = None if timeout is None or waited >= timeout else timeout - waited
     headers = {name: value for name, value in headers.items() if not BY_BROKER.match(name)}
-    facts = facts_of_turn(lock)
     acknowledge = None
     if store.home:
         # It is acknowledged after it is parked: a copy may come, and has to find the mark of its run.
         said = said._replace(parked_at=since, was_delivered=True, was_told=True)
         text = text_of(message, said.added_to(headers), options.lock_wait_queue)
-        entry = Entry("give", store.home, PUBLISHING, facts, text)
+        entry = Entry("give", store.home, PUBLISHING, facts_of_turn(lock), text)
         band = band_of(255 - priority, has_waited=has_waited)
     else:
         said = said._replace(parked_at=since, was_told=True)
@@ -257,7 +272,8 @@ def _park(
         if pushed is None:
             return None
         queue, text, acknowledge = pushed
-        entry = Entry("push", queue, HAND_OFF, facts, text)
+        lives_for = hand_off(declaration_of(task).settings)
+        entry = Entry("push", queue, lives_for, facts_of_turn(lock, acknowledge[0]), text)
         band = band_of(priority, has_waited=has_waited)  # kombu's Redis: 0 is first
     if len(text) > LARGEST:
         return None

@@ -29,8 +29,7 @@ from celery_redislock.locks.lease import new_token
 from celery_redislock.locks.process import name_of
 from celery_redislock.log import logger
 from celery_redislock.publishing.message import HEADER, Message
-from celery_redislock.publishing.promote import HAND_OFF
-from celery_redislock.publishing.turn import facts_of_turn
+from celery_redislock.publishing.turn import facts_of_turn, hand_off
 from celery_redislock.receiving import parking
 from celery_redislock.receiving.renewal import PAUSE, UNRENEWED, HoldInHand
 from celery_redislock.running.delivery import IN_HAND_SINCE, RECEIPT, Delivery, Receipt, release_dropped
@@ -339,15 +338,18 @@ class LockRequest(Request):
         lock = delivery.locks.claim
         message = delivery.message
         parked_as = delivery.parked_as
-        # What a copy of it is handed in line is not needed for long.
-        is_claim = message is not None and message.claimed and not (parked_as and delivery.was_delivered)
-        if parked_as is not None and lock is not None and not is_claim:
-            self._renew(HoldInHand(lock, parked_as, HAND_OFF, self, is_run=False))
-        if parked_as is not None and lock != delivery.locks.copies:
-            turn = HoldInHand(delivery.locks.copies, parked_as, HAND_OFF, self, is_run=False)
-            turn.token += " beside" if lock else ""  # the watchdog knows holds by their tokens
-            self._renew(turn)
-        if lock is None or message is None or not is_claim or message.stands_for_period:
+        if parked_as is not None:
+            # What it was handed in line: if this process dies, it is handed that again soon.
+            lives_for = hand_off(declaration_of(self.task).settings)
+            for each in dict.fromkeys((lock, delivery.locks.copies)):
+                if each is not None:
+                    turn = HoldInHand(each, parked_as, lives_for, self, is_run=False)
+                    turn.token += (
+                        "" if each == lock else " beside"
+                    )  # the watchdog knows holds by their tokens
+                    self._renew(turn, first=2 * PAUSE)
+            return
+        if lock is None or message is None or not message.claimed or message.stands_for_period:
             return
         queue_ttl = delivery.options.lock_queue_ttl
         now = datetime.now(timezone.utc)

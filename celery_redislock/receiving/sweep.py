@@ -21,6 +21,7 @@ from celery_redislock.declaring.declaration import is_unique
 from celery_redislock.declaring.server import settings_of, store_of
 from celery_redislock.exceptions import RedisLockError
 from celery_redislock.log import logger
+from celery_redislock.publishing.promote import tell_of_loss, tell_of_lying
 from celery_redislock.running.delivery import lock_by_name
 from celery_redislock.store.store import LockStore
 from celery_redislock.wire.retrying import LONGEST_PAUSE
@@ -81,6 +82,8 @@ def look(store: LockStore, by_name: Any) -> float:
             "look at it: celery -A proj redislock waiting %s"
         )
         tell(logger.error, line, name, error, quote(name))
+    for each in sweep.unstarted:
+        (tell_of_loss if each.is_lost else tell_of_lying)(each.name, each.id, each.queue, each.times)
     for hold in sweep.held:
         by_name(hold.name).release_if_dead(hold)
     return min(PAUSE, max(SHORTEST, sweep.next_in))

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -15,6 +15,7 @@ from celery_redislock.declaring.options import LockSettings
 from celery_redislock.publishing.message import Message
 from celery_redislock.receiving.restore import run_script, search, worker_of
 from celery_redislock.running.delivery import IN_HAND_OF
+from celery_redislock.store.store import Promotion
 
 T = TypeVar("T")
 
@@ -63,6 +64,29 @@ def find_message(app: Any, settings: LockSettings, task_id: str, *, runs: bool) 
     )
     found = found or Whereabouts("unknown", nowhere)
     return found._replace(told="; ".join([found.told, *troubles]))
+
+
+def may_be_there(app: Any, promotion: Promotion) -> bool:
+    """Whether a message that was published may be in its queue, or in a worker's hands; asks the broker.
+
+    Kombu's Redis tells by the message's identity. Of other brokers the number of messages in its queue is
+    known only. Raises what the broker raises.
+    """
+    said = json.loads(promotion.text)
+    exchange, key = said["exchange"], said["routing_key"]
+    queues = [said["queue"] or key]
+    if exchange:
+        known = app.amqp.queues.values()
+        queues = [each.name for each in known if each.exchange.name == exchange and each.routing_key == key]
+    with app.connection_for_write() as connection:
+        channel = connection.default_channel
+        if not hasattr(channel, "unacked_key"):
+            sizes = [app.amqp.queues[queue](channel).queue_declare(passive=True) for queue in queues]
+            return not sizes or any(size.message_count for size in sizes)
+        # In its header, which is JSON in JSON.
+        text = json.dumps(json.dumps(promotion.id)[1:-1])[1:-1]
+        # What was not seen yet may be further behind.
+        return any(True for _ in _places(channel, queues, text)) or any(search(channel, text))
 
 
 def _asked(troubles: list[str], whom: str, ask: Callable[[], Whereabouts | None]) -> Whereabouts | None:
@@ -148,23 +172,34 @@ def _in_queues_unseen(app: Any, channel: Any) -> Whereabouts:
 def _in_queue(app: Any, channel: Any, task_id: str) -> Whereabouts | None:
     text = f'"id": {json.dumps(task_id)}'
     unseen = []
-    for queue in sorted({*app.amqp.queues, *_bound(channel)}):
+    for queue, place in _places(channel, sorted({*app.amqp.queues, *_bound(channel)}), text):
+        if place is None:
+            unseen.append(queue)
+            continue
+        told = f"in the queue {queue!r}, number {place[0]} of {place[1]}. {_consumers(app, queue)}"
+        return Whereabouts("queued", told)
+    if unseen:
+        first = f"the first {_MOST} messages of {', '.join(unseen)}"
+        return Whereabouts("unknown", f"not among {first}, and in no other queue: it may be further behind")
+    return None
+
+
+def _places(
+    channel: Any, queues: Iterable[str], text: str
+) -> Iterator[tuple[str, tuple[int, int] | None]]:  # fmt: skip
+    """Yield where a text is in queues of kombu's Redis: number and length; ``None`` for one seen in part."""
+    for queue in queues:
         for step in channel.priority_steps:
             key = channel.global_keyprefix + channel._q_for_pri(queue, step)
             start = length = 0
             while start <= length and start < _MOST:
                 length, place = run_script(channel, "seek", (key,), text, start, _AT_ONCE)
                 if place:
-                    consumers = _consumers(app, queue)
-                    told = f"in the queue {queue!r}, number {place} of {length}. {consumers}"
-                    return Whereabouts("queued", told)
+                    yield queue, (place, length)
+                    return
                 start += _AT_ONCE
             if start < length:
-                unseen.append(queue)
-    if unseen:
-        first = f"the first {_MOST} messages of {', '.join(unseen)}"
-        return Whereabouts("unknown", f"not among {first}, and in no other queue: it may be further behind")
-    return None
+                yield queue, None
 
 
 def _bound(channel: Any) -> Iterator[str]:

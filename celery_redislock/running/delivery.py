@@ -406,7 +406,8 @@ def release_dropped(
     may_have_run = (delivery_info or {}).get("redelivered") or message.was_delivered
     try:
         settings = settings_of(app)
-        if settings.enabled:
+        # Where locking is off, what was handed its lock is taken out of the line, or it would be sent again.
+        if settings.enabled or message.parked_at is not None:
             lock = lock_by_name(app, settings, message.key)
             _release_claim(lock, message, mark_ttl(app), may_have_run=bool(may_have_run))
     except RedisLockError as problem:
@@ -433,6 +434,8 @@ def _release_claim(
 
     ``lock`` is that of its key, ``ttl`` that of a mark.
     """
+    if may_have_run and message.parked_at is not None:
+        lock.of_message(message.token).release(message.token)  # where it waited for a run of its own
     if may_have_run and message.stands_for_period:
         return
     if message.claimed_beside:

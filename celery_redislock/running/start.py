@@ -77,6 +77,8 @@ def _acquire(run: Run) -> None:
     if not isinstance(answer, Lease) and (answer := _take_over(run, attempt, answer)) is None:
         return  # on_lock_error says: without a lock
     run.lease = answer
+    if answer.sent_again:
+        run.is_repeatable = True  # its other copy may come long after this run
     if answer.is_new and not run.scope.claims_beside:
         _warn_of_lost_claim(run)
     if lock_acquired.receivers and run.locks.lease is not None:
@@ -214,6 +216,8 @@ def _try_again(run: Run, lock: TaskLock, attempt: Callable[[], T], error: LockUn
     """
     if run.options.on_lock_error == "run":
         lock.release_later(run.token, opened_by=run.token)
+        if run.parked_as is not None:
+            lock.release_later(run.parked_as)  # it has started, though without what it was handed
         logger.warning(
             "running %s without its lock, so another one may run at the same time: %s", run.lock, error
         )

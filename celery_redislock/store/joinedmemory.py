@@ -83,9 +83,9 @@ class JoinedMemory(MemoryStore):
         one = super().holders
         return tuple(hold for each in name.split() for hold in one(each, to_decide=to_decide))
 
-    def waiting(self, name: str, *, first: int = 0, last: int = -1) -> tuple[int, list[Waiter]]:
+    def waiting(self, name: str, **which: Any) -> tuple[int, list[Waiter]]:
         """As :meth:`LockStore.waiting`, for the first of them."""
-        return super().waiting(name.split(maxsplit=1)[0], first=first, last=last)
+        return super().waiting(name.split(maxsplit=1)[0], **which)
 
     def mark_done(self, name: str, message: str, ttl: float) -> None:
         """As :meth:`LockStore.mark_done`, for each of them."""

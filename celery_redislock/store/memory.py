@@ -41,7 +41,11 @@ _LATEST = 2.0
 _AHEAD = 10.0
 _OF_ANOTHER_HOME = 1.0
 _NOTED = 15.0
-_AGAIN = 60.0
+#: As in ``lua/sweep.lua`` and ``lua/sent.lua``: the last seconds of a claim, in which it is extended; sends
+#: without a start after which a message goes to the end of its line.
+_LAST = 5.0
+_SHORTEST = 0.001
+_MOST_SENDS = 3
 
 _Ended = TypeVar("_Ended", Release, Parked, Sweep)
 
@@ -57,6 +61,7 @@ class _Place(NamedTuple):
     id: str
     entry: Entry
     until: float
+    at: float
 
 
 class _Woken(NamedTuple):
@@ -90,6 +95,8 @@ class MemoryStore(LockStore):
         self._periods: dict[str, _Expiring] = {}
         self._marks: dict[tuple[str, str], _Expiring] = {}
         self._lines: dict[str, list[_Place]] = {}
+        self._sent: defaultdict[str, list[_Place]] = defaultdict(list)
+        self._sends: dict[str, tuple[int, int]] = {}
         self._due: dict[str, float] = {}
         self._notes: dict[str, _Expiring] = {}
         self._fence = 0
@@ -119,6 +126,7 @@ class MemoryStore(LockStore):
             held = holders.get(token if repeated else instead_of or "")
             mark = None if repeated else self._live(self._marks, (name, message or ""))
             if mark is not None:
+                self._take_out(name, instead_of)
                 return Marked(mark[0] == b"done", mark[1] - now)
             copies = self._copies(name, token) if held is None else []
             value = f"{token}\0{facts}".encode()
@@ -130,27 +138,33 @@ class MemoryStore(LockStore):
             taken = None if repeated else held
             if taken is not None and starts_run and not self._may_run(name, instead_of, limit):
                 del holders[instead_of or ""]
-                if self._take_out(name, instead_of) is not None:
-                    self._notes[f"again:{instead_of}"] = (b"", now + _AGAIN)
+                self._bring_back(name)
                 return Refusal(self._held_by(name))
             first = self._first_in_line(name) if held is None else None
+            was_in_line = taken is not None and b'"line":1' in taken.value
+            if first is not None and first.id == instead_of:
+                first = None
+                was_in_line = True
             if first is not None:
                 text = f'{first.id}\0{{"state":"queued","published":true}}'
                 return Refusal((Hold(name, text.encode(), _OF_ANOTHER_HOME),))
-            was_in_line = taken is not None and b'"line":1' in taken.value
             if held is None or was_in_line:
                 accepted = self._live(self._periods, name) if period else None
                 if accepted is not None and not _belongs(accepted[0], token, instead_of):
+                    self._take_out(name, instead_of)
                     return Refusal((self._hold(name, accepted, is_period=True),))
                 if period and accepted is None:
                     self._periods[name] = (value, now + period)
+            sent_again = was_in_line and self._sends.get(instead_of or "", (0, 0))[0] > 1
             if was_in_line:
                 self._take_out(name, instead_of)
+            if taken is not None and starts_run and name in self._due:
+                self._due[name] = min(self._due[name], now + _LATEST)
             self._keep(name, value, ttl, limit, instead_of=token if repeated else instead_of)
             self._fence = max(self._fence + 1, int(self._wall() * 1_000_000))
             several = len(holders) > 1 or not (self._is_alone(name) or self._limit(name, limit or 1) == 1)
             fence = None if several else self._fence
-            return Grant(fence, taken is not None, now, self._clock(), repeated)
+            return Grant(fence, taken is not None or sent_again, now, self._clock(), repeated, sent_again)
 
     def look(
         self, name: str, token: str, *, period: float | None = None, limit: int | None = None,
@@ -190,11 +204,10 @@ class MemoryStore(LockStore):
             accepted = self._live(self._periods, name)
             if accepted is not None and _belongs(accepted[0], opened_by):
                 del self._periods[name]
+            self._take_out(name, token)
             if token not in self._holders_of(name) and self._is_alone(name):
                 return Release(released=False, held_by=self._held_by(name)[0])
             was_held = self._holders_of(name).pop(token, None) is not None
-            if was_held:
-                self._take_out(name, token)
             answer = Release(was_held, promoted=self._wake(name).promoted)
         return self._told(answer)
 
@@ -221,7 +234,9 @@ class MemoryStore(LockStore):
             self._leave(name, mark)
             if goes_on:
                 self._keep(name, f"{new}\0{facts}".encode(), ttl, instead_of=old)
-                if self._entry(name, new) is not None:
+                if old == new:
+                    self._take_out(name, old)
+                elif self._entry(name, new) is not None:
                     woken = self._wake(name, only=new)
             else:
                 holders.pop(old, None)
@@ -245,10 +260,13 @@ class MemoryStore(LockStore):
     ) -> Parked:  # fmt: skip
         with self._lock:
             until = math.inf if within is None else self._clock() + within
+            if self._live(self._notes, nonce) is not None:
+                return Parked("repeated")
+            self._bring_back(name, id)
             is_there = self._entry(name, id) is not None
             if is_there and entry.kind == "ring":
                 self._set_until(name, id, until)
-            if is_there or self._live(self._notes, nonce) is not None:
+            if is_there:
                 return Parked("repeated")
             held_by = self._held_by(name)
             is_own = id in self._holders_of(name)
@@ -256,7 +274,8 @@ class MemoryStore(LockStore):
             has_room = self._room(name, _limit_in(facts)) >= _weight_in(facts)
             held = None if has_room or not held_by else held_by[0]
             line = self._lines.get(name, [])
-            if how != "refused" and (is_own or (how == "ask" and held is None and not line)):
+            is_free = held is None and not line and not self._sent[name]
+            if how != "refused" and (is_own or (how == "ask" and is_free)):
                 return Parked("runs")
             if len(line) >= most and not is_own:
                 return Parked("full")
@@ -267,7 +286,8 @@ class MemoryStore(LockStore):
                 band = line[at].band
             else:
                 at = bisect(of_band, band if place == "last" else band - 1)
-            self._lines.setdefault(name, line).insert(at, _Place(band, id, entry, until))
+            line = self._lines.setdefault(name, line)
+            line.insert(at, _Place(band, id, entry, until, self._number(name, line, at)))
             if entry.kind != "ring":
                 self._notes[nonce] = (b"", self._clock() + _NOTED)
             woken = _NOBODY
@@ -275,7 +295,7 @@ class MemoryStore(LockStore):
                 woken = self._wake(name, only=id)
             elif held is None and how != "behind":
                 woken = self._wake(name)
-            if self._entry(name, id) is None:
+            if all(each.id != id for each in self._lines.get(name, ())):
                 return Parked("woken")
             if held is None and how == "behind" and ahead:
                 self._keep(name, ahead.encode(), _AHEAD)
@@ -289,10 +309,12 @@ class MemoryStore(LockStore):
     def leave(self, name: str, id: str, *, unless_held: bool = False) -> tuple[str, bytes, Release]:  # noqa: A002
         with self._lock:
             is_own = id in self._holders_of(name)
-            if is_own and unless_held:
+            is_sent = any(each.id == id for each in self._sent[name])
+            if is_own and unless_held and not is_sent:
                 return "kept", b"", Release(released=False)
             entry = self._take_out(name, id)
-            word = "released" if is_own else "missing" if entry is None else "left"
+            is_left = is_sent and unless_held
+            word = "released" if is_own and not is_left else "missing" if entry is None else "left"
             self._holders_of(name).pop(id, None)
             woken = self._wake(name) if is_own else _NOBODY
             answer = Release(word == "released", promoted=woken.promoted)
@@ -302,8 +324,9 @@ class MemoryStore(LockStore):
         with self._lock:
             line = self._lines.get(name, [])
             end = 0 if place == "first" else -1
-            moved = [each._replace(band=line[end].band) for each in line if each.id == id]
             rest = [each for each in line if each.id != id]
+            number = self._number(name, rest, 0 if place == "first" else len(rest))
+            moved = [each._replace(band=line[end].band, at=number) for each in line if each.id == id]
             if moved:
                 self._lines[name] = [*moved, *rest] if place == "first" else [*rest, *moved]
             return bool(moved)
@@ -317,12 +340,16 @@ class MemoryStore(LockStore):
                 del self.queues[bell]
             return True
 
-    def settle(self, name: str, id: str, ttl: float) -> bool:  # noqa: A002
+    def settle(self, name: str, id: str, ttl: float, *, sent: bool = True) -> bool:  # noqa: A002
         with self._lock:
-            self.renew([Term(name, id, ttl)])
-            is_done = self._live(self._marks, (name, id)) is not None
-            is_anew = self._live(self._notes, f"again:{id}") is not None and not is_done
-            was_there = not is_anew and self._take_out(name, id) is not None
+            entry = self._entry(name, id)
+            was_there = False
+            if id in self._holders_of(name):
+                names = [name] if entry is None else [name, *_others(name, entry.facts.encode())]
+                self.renew([Term(each, id, ttl) for each in names])
+                was_there = self._hand_over(names, id, sent=sent)
+            elif self._live(self._marks, (name, id)) or self._live(self._notes, id):
+                was_there = self._take_out(name, id) is not None
             is_alone = self._is_alone(name)
             if is_alone and name in self._due:
                 self._due[name] = min(self._due[name], self._clock() + _LATEST)
@@ -356,7 +383,8 @@ class MemoryStore(LockStore):
 
     def lines(self, *, limit: int = 1000) -> list[str]:
         with self._lock:
-            return sorted(self._lines, key=lambda name: self._due.get(name, 0.0))[:limit]
+            waited_for = {*self._lines, *(name for name, sent in self._sent.items() if sent)}
+            return sorted(waited_for, key=lambda name: self._due.get(name, 0.0))[:limit]
 
     def sweep(self, *, most: int = 100) -> Sweep:
         with self._lock:
@@ -366,11 +394,14 @@ class MemoryStore(LockStore):
             for due, name in sorted((due, name) for name, due in self._due.items())[:most]:
                 if due > now:
                     break
+                self._bring_back(name)
                 holders = self._held_by(name)
                 is_alone = self._is_alone(name)
-                self._due[name] = now + (min(holders[0].expires_in, _LATEST) if is_alone else _LATEST)
+                self._due[name] = min([self._next_of(hold) for hold in holders], default=now + _LATEST)
                 held_by += holders
-                promoted += self._let_go(name) if holders else ()
+                if holders:
+                    self._extend(name)
+                    promoted += self._let_go(name)
                 promoted += () if is_alone else self._wake(name).promoted
             next_in = max(0.0, min(self._due.values(), default=float("inf")) - now)
             answer = Sweep(next_in, tuple(held_by), (), tuple(promoted))
@@ -380,8 +411,9 @@ class MemoryStore(LockStore):
         """Let those go that have waited for too long; return what the caller publishes."""
         given = []
         now = self._clock()
-        line = self._lines[name]
-        for _, id_, entry, _ in [each for each in line if each.until <= now]:
+        line = self._lines.get(name, [])
+        late = [each for each in line if each.until <= now and each.id not in self._holders_of(name)]
+        for _, id_, entry, *_ in late:
             if entry.kind != "give":
                 if entry.kind != "ring":
                     self.queues[entry.to].append(entry.text)
@@ -393,18 +425,40 @@ class MemoryStore(LockStore):
             self._due[name] = min([self._due[name], *(each.until for each in line if each.until > now)])
         return given
 
-    def waiting(self, name: str, *, first: int = 0, last: int = -1) -> tuple[int, list[Waiter]]:
+    def _next_of(self, hold: Hold) -> float:
+        """Return when the line of a lock is looked at again because of this holder (``lua/sweep.lua``)."""
+        age = 0.0 if hold.since is None else self._wall() - hold.since
+        later = math.inf if "line" in hold.facts else max(_LATEST, age / 4)
+        return self._clock() + min(hold.expires_in, later)
+
+    def _extend(self, name: str) -> None:
+        """Extend the claims of what was pushed, which counts as there: nobody can tell where it is."""
+        for _, id_, entry, *_ in self._sent[name]:
+            held = self._holders_of(name).get(id_)
+            if entry.kind != "push" or held is None:
+                continue
+            last = min(_LAST, entry.ttl / 2)
+            if held.until - self._clock() < last:
+                self.renew([Term(each, id_, entry.ttl) for each in [name, *_others(name, held.value)]])
+            until = self._holders_of(name)[id_].until
+            self._due[name] = min(self._due[name], max(self._clock() + _SHORTEST, until - last))
+
+    def waiting(
+        self, name: str, *, first: int = 0, last: int = -1, handed_on: bool = False
+    ) -> tuple[int, list[Waiter]]:  # fmt: skip
         with self._lock:
-            line = self._lines.get(name, [])
+            line = (self._sent if handed_on else self._lines).get(name, [])
             first = max(0, first + len(line)) if first < 0 else first
             asked = line[first : len(line) + 1 + last if last < 0 else last + 1]
             return len(line), [
-                Waiter(id_, entry.kind, entry.to, Hold(name, f"{id_}\0{entry.facts}".encode(), entry.ttl))
-                for _, id_, entry, _ in asked
+                Waiter(id_, entry.kind, entry.to, hold, self._sends.get(id_, (0, 0))[0])
+                for _, id_, entry, *_ in asked
+                for hold in [Hold(name, f"{id_}\0{entry.facts}".encode(), entry.ttl)]
             ]
 
     def _wake(self, name: str, only: str | None = None, rank: int = 0, home: str | None = None) -> "_Woken":
         """Hand a lock to the first in its line, or to this one, which holds it already (``lua/line.lua``)."""
+        self._bring_back(name)
         line = self._lines.get(name, [])[rank:]
         if not line:
             return _NOBODY
@@ -438,21 +492,68 @@ class MemoryStore(LockStore):
         for each in others:
             self._keep(each, f"{id_}\0{entry.facts}".encode(), entry.ttl)
         if entry.kind == "give":
-            self._set_until(name, id_, math.inf)
             self._due[name] = now + (min(entry.ttl, _LATEST) if takes else entry.ttl)
-            return _Woken(id_, (Promotion(name, id_, entry.text.encode()),))
-        if entry.kind != "hold":
-            self.queues[entry.to].append(entry.text)
-            self._rung.notify_all()
-        self._take_out(name, id_)
-        if name in self._lines:
+            sends = self._sends.get(id_, (0, 0)) if takes else (0, 0)
+            return _Woken(id_, (Promotion(name, id_, entry.text.encode(), *sends),))
+        self._send(name, id_, entry, takes=takes)
+        if name in self._due:
             self._due[name] = min(self._due.get(name, now + _LATEST), now + entry.ttl)
         if only and not takes:
             self._holders_of(name).pop(only, None)
         return _Woken(id_) if takes and (only or not has_permit) else self._wake(name, rank=rank, home=home)
 
+    def _send(self, name: str, id_: str, entry: Entry, *, takes: bool) -> None:
+        """Tell who waits that its turn has come. What was pushed before counts as there."""
+        is_there = takes and id_ in self._sends
+        if entry.kind != "hold" and not is_there:
+            self.queues[entry.to].append(entry.text)
+            self._rung.notify_all()
+        if entry.kind == "push" and takes:
+            self._hand_over([name, *_others(name, entry.facts.encode())], id_, sent=not is_there)
+        else:
+            self._take_out(name, id_)
+
+    def _hand_over(self, names: Sequence[str], id_: str, *, sent: bool) -> bool:
+        """Move it from these lines; tell whether it was there (``lua/sent.lua``)."""
+        was_there = False
+        for name in names:
+            line = self._lines.get(name, [])
+            gone = [each for each in line if each.id == id_]
+            was_there = was_there or bool(gone)
+            self._sent[name] += gone
+            self._lines[name] = [each for each in line if each.id != id_]
+            if not self._lines[name]:
+                del self._lines[name]
+        if was_there:
+            sends, kept = self._sends.get(id_, (0, 0))
+            self._sends[id_] = (sends + sent, kept + (not sent))
+        return was_there
+
+    def _bring_back(self, name: str, only: str | None = None) -> None:
+        """Put those back in their places that were handed the lock and hold it no more; or this one."""
+        for place in [each for each in self._sent[name] if only in {None, each.id}]:
+            if only is None and place.id in self._holders_of(name):
+                continue
+            is_last = self._sends[place.id][0] % _MOST_SENDS == 0
+            for each in [name, *_others(name, place.entry.facts.encode())]:
+                back = [one for one in self._sent[each] if one.id == place.id]
+                self._sent[each] = [one for one in self._sent[each] if one.id != place.id]
+                line = self._lines.setdefault(each, [])
+                number = self._number(each, line, len(line))
+                line += [one._replace(at=number) if is_last else one for one in back]
+                line.sort(key=attrgetter("at"))
+
+    def _number(self, name: str, line: Sequence[_Place], at: int) -> float:
+        """Return a number between those of the neighbours of a new place, the first behind who was sent."""
+        sent = max((each.at for each in self._sent[name]), default=-math.inf)
+        before = line[at - 1].at if at > 0 else sent
+        if at == len(line):
+            return max(before, -1.0) + 1
+        return max(line[at].at - 1, (before + line[at].at) / 2)
+
     def _entry(self, name: str, id_: str) -> Entry | None:
-        return next((each.entry for each in self._lines.get(name, ()) if each.id == id_), None)
+        places = [*self._lines.get(name, ()), *self._sent.get(name, ())]
+        return next((each.entry for each in places if each.id == id_), None)
 
     def _set_until(self, name: str, id_: str, until: float) -> None:
         line = self._lines[name]
@@ -462,9 +563,12 @@ class MemoryStore(LockStore):
         entry = self._entry(name, id_ or "")
         for each in [] if entry is None else [name, *_others(name, entry.facts.encode())]:
             self._lines[each] = [place for place in self._lines.get(each, ()) if place.id != id_]
+            self._sent[each] = [place for place in self._sent[each] if place.id != id_]
             if not self._lines[each]:
                 del self._lines[each]
-                self._due.pop(each, None)
+                if not self._sent[each]:
+                    self._due.pop(each, None)
+        self._sends.pop(id_ or "", None)
         return entry
 
     def _is_next(self, name: str, id_: str) -> bool:
@@ -544,6 +648,7 @@ class MemoryStore(LockStore):
 
     def _first_in_line(self, name: str) -> _Place | None:
         """Return the first in line that holds nothing, nor is another delivery of what holds it."""
+        self._bring_back(name)
         waiting = (
             each
             for each in self._lines.get(name, ())

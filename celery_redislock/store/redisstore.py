@@ -71,6 +71,7 @@ from celery_redislock.store.store import (
     Sweep,
     Term,
     Turn,
+    Unstarted,
     Waiter,
     facts_in,
     owner_of,
@@ -193,8 +194,8 @@ class RedisStore(LockStore):
         args += (self._note_ms, text)
         if turn is None:
             return self._scripts.begin("claim_and_push", keys, args, granted, name=name)()
-        *said, within = turn
-        args += (*map(str, said), "" if within is None else in_ms(within))
+        *said, hand_off, within = turn
+        args += (*map(str, said), "" if within is None else in_ms(within), in_ms(hand_off))
         return self._scripts.begin("claim_or_park", keys, args, _granted_or_parked, name=name)()
 
     def look(
@@ -441,9 +442,9 @@ class RedisStore(LockStore):
         rung: bool = self._scripts.send("await_bell", *command, understand=_rung, waits=seconds)
         return rung
 
-    def settle(self, name: str, id: str, ttl: float) -> bool:  # noqa: A002
+    def settle(self, name: str, id: str, ttl: float, *, sent: bool = True) -> bool:  # noqa: A002
         keys = [self._base(name) + "lock", self._index]
-        args = [id, name, in_ms(ttl), self.home]
+        args = [id, name, in_ms(ttl), self.home, "1" if sent else "0"]
         was_there, promoted = self._scripts.begin("settle", keys, args, _settled, name=name)()
         self._tell(promoted)
         return was_there
@@ -463,9 +464,12 @@ class RedisStore(LockStore):
         self._tell(promoted)
         return count, promoted
 
-    def waiting(self, name: str, *, first: int = 0, last: int = -1) -> tuple[int, list[Waiter]]:
+    def waiting(
+        self, name: str, *, first: int = 0, last: int = -1, handed_on: bool = False
+    ) -> tuple[int, list[Waiter]]:  # fmt: skip
         keys = [self._base(name) + "lock"]
-        return self._scripts.begin("waiting", keys, [str(first), str(last)], _waiting, name=name)()
+        args = [str(first), str(last), "sent" if handed_on else "line"]
+        return self._scripts.begin("waiting", keys, args, _waiting, name=name)()
 
     def lines(self, *, limit: int = 1000) -> list[str]:
         return self._scripts.begin("names", [self._lines], [str(limit), "-inf"], listed, name=self._lines)()
@@ -584,7 +588,7 @@ def _worst(renewed: Sequence[bool | None]) -> bool | None:
 # The scripts' answers (``wire.Answers``). An answer of another shape raises one of ``scripts.OTHER_SHAPES``.
 
 #: The words by which a hold is granted, and those by which a mark refuses it.
-_GRANTED = frozenset((b"granted", b"taken_over"))
+_GRANTED = frozenset((b"granted", b"taken_over", b"sent_again"))
 _MARKED = frozenset((b"done", b"ending"))
 
 #: Whether a hold was ended, by the first word of the answer.
@@ -603,7 +607,9 @@ def granted(
     """Read the answer to a request for a hold."""
     word = reply[0]
     if word in _GRANTED:
-        return Grant(int(reply[1]) or None, word == b"taken_over", sent_at, answered_at)
+        sent_again = word == b"sent_again"
+        taken_over = sent_again or word == b"taken_over"
+        return Grant(int(reply[1]) or None, taken_over, sent_at, answered_at, False, sent_again)
     if word == b"refused":
         return Refusal(_holds(name, *reply[1:]))
     if word == b"repeated":
@@ -651,10 +657,9 @@ def _held_and_promoted(name: str, rest: list[Any]) -> tuple[Hold | None, tuple[P
 def _promoted(name: str, fields: list[Any]) -> tuple[Promotion, ...]:
     if not fields:
         return ()
-    what, count, *pairs = fields
-    expect(what == b"promoted" and len(pairs) == 2 * count > 0)
-    ids = [each.decode() for each in pairs[::2]]
-    return tuple(map(Promotion, [name] * count, ids, pairs[1::2]))
+    what, sends, kept, id_, text = fields
+    expect(what == b"promoted")
+    return (Promotion(name, id_.decode(), text, sends, kept),)
 
 
 #: The words that say what became of an entry that was to be parked.
@@ -700,22 +705,26 @@ def _rung(_name: str, reply: Any, *_: object) -> bool:
 
 def _swept(_name: str, reply: Any, *_: object) -> Sweep:
     word, next_ms, what, count, *fields = reply
-    expect(word == b"swept" and what == b"lines" and len(fields) == 4 * count)
+    expect(word == b"swept" and what == b"lines" and len(fields) == 6 * count)
     held: list[Hold] = []
     broken: list[tuple[str, str]] = []
     promoted: list[Promotion] = []
-    for at in range(0, 4 * count, 4):
+    unstarted: list[Unstarted] = []
+    for at in range(0, 6 * count, 6):
         name = fields[at].decode("utf-8", "replace")
-        kind, first, second = fields[at + 1 : at + 4]
+        kind, first, second, number, more = fields[at + 1 : at + 6]
         if kind == b"held":
             held.append(Hold(name, first, 0.0))
         elif kind == b"broken":
             broken.append((name, first.decode("utf-8", "replace")))
+        elif kind == b"promoted":
+            promoted.append(Promotion(name, first.decode(), second, number, more))
         else:
-            expect(kind == b"promoted")
-            promoted.append(Promotion(name, first.decode(), second))
+            queue = second.decode("utf-8", "replace")
+            is_lost = {b"often": True, b"lies": False}[kind]
+            unstarted.append(Unstarted(name, first.decode(), queue, number, is_lost))
     next_in = next_ms / 1000 if next_ms >= 0 else float("inf")
-    return Sweep(next_in, tuple(held), tuple(broken), tuple(promoted))
+    return Sweep(next_in, tuple(held), tuple(broken), tuple(promoted), tuple(unstarted))
 
 
 def _drained(_name: str, reply: Any, *_: object) -> tuple[int, tuple[Promotion, ...]]:
@@ -727,12 +736,12 @@ def _drained(_name: str, reply: Any, *_: object) -> tuple[int, tuple[Promotion, 
 
 def _waiting(name: str, reply: Any, *_: object) -> tuple[int, list[Waiter]]:
     word, length, what, count, *fields = reply
-    expect(word == b"waiting" and what == b"entries" and len(fields) == 2 * count)
+    expect(word == b"waiting" and what == b"entries" and len(fields) == 3 * count)
     found = []
-    for id_, entry in zip(fields[::2], fields[1::2], strict=True):
+    for id_, entry, sends in zip(fields[::3], fields[1::3], fields[2::3], strict=True):
         kind, to, ttl, facts = [*entry.split(b"\0"), b"", b"0", b""][:4]
         hold = Hold(name, id_ + b"\0" + facts, int(ttl or 0) / 1000)
-        found.append(Waiter(hold.token, kind.decode(), to.decode("utf-8", "replace"), hold))
+        found.append(Waiter(hold.token, kind.decode(), to.decode("utf-8", "replace"), hold, int(sends)))
     return length, found
 
 

@@ -144,6 +144,7 @@ class Grant(NamedTuple):
         answered_at: the same clock when the answer came.
         repeated: the hold was there before under this very token: an earlier request was granted it.
             Its answer may have been lost, and with it whether it took anything over.
+        sent_again: the message whose claim was taken over was sent more than once, so a copy of it may come.
     """
 
     fence: int | None
@@ -151,6 +152,7 @@ class Grant(NamedTuple):
     sent_at: float
     answered_at: float
     repeated: bool = False
+    sent_again: bool = False
 
 
 class Refusal(NamedTuple):
@@ -256,11 +258,15 @@ class Promotion(NamedTuple):
         name: the lock's name.
         id: of the entry: the message's identity, and the token of its claim.
         text: as it was parked.
+        sends: how often it was sent before, and has not started; ``kept``: how often its claim was extended,
+            because it may still be there.
     """
 
     name: str
     id: str
     text: bytes
+    sends: int = 0
+    kept: int = 0
 
 
 class Entry(NamedTuple):
@@ -293,7 +299,7 @@ class Turn(NamedTuple):
     Attributes:
         header: a piece of its text, which is there once.
         unclaimed: what is there instead where it leaves without a claim; ``parked``: where it waits.
-        facts: of the claim that it is handed in its turn, JSON. That lives as long as the refused one would.
+        facts: of the claim that it is handed in its turn, JSON; ``hand_off``: seconds that lives.
         band: as for :meth:`LockStore.park`, and so are ``most`` and ``within``.
     """
 
@@ -303,6 +309,7 @@ class Turn(NamedTuple):
     facts: str
     band: int
     most: int
+    hand_off: float
     within: float | None = None
 
 
@@ -325,12 +332,34 @@ class Parked(NamedTuple):
 
 
 class Waiter(NamedTuple):
-    """An entry of a line, as it was parked, without its text; ``hold`` is the claim it will be handed."""
+    """An entry of a line, as it was parked, without its text; ``hold`` is the claim it will be handed.
+
+    ``sends``: how often its message was sent, because it was handed the lock.
+    """
 
     id: str
     kind: str
     to: str
     hold: Hold
+    sends: int = 0
+
+
+class Unstarted(NamedTuple):
+    """A message that was handed its lock and does not start; operators should know.
+
+    Attributes:
+        name: the lock's name.
+        id: as of a :class:`Promotion`.
+        queue: where it was sent.
+        times: how often its claim was extended; how often it was sent, where it ``is_lost`` each time.
+        is_lost: it went to the end of its line. Else it lies in its queue.
+    """
+
+    name: str
+    id: str
+    queue: str
+    times: int
+    is_lost: bool
 
 
 class Sweep(NamedTuple):
@@ -341,12 +370,14 @@ class Sweep(NamedTuple):
         held: who holds the locks of the lines that were looked at.
         broken: keys that are another program's: their locks' names, and the server's words.
         promoted: as of a :class:`Release`.
+        unstarted: what was handed its lock and does not start.
     """
 
     next_in: float
     held: tuple[Hold, ...] = ()
     broken: tuple[tuple[str, str], ...] = ()
     promoted: tuple[Promotion, ...] = ()
+    unstarted: tuple[Unstarted, ...] = ()
 
 
 class Limit(NamedTuple):
@@ -659,11 +690,12 @@ class LockStore(ABC):
     def leave(self, name: str, id: str, *, unless_held: bool = False) -> tuple[str, bytes, Release]:  # noqa: A002
         """Take an entry out of a line, and release the lock if it was handed to it; one round trip.
 
-        ``unless_held``: not one that holds the lock, because its message is on its way.
+        ``unless_held``: not one that holds the lock, unless its message was sent and has not started.
 
         Returns:
-            ``left``, ``released`` (it held the lock), ``kept`` (it holds it) or ``missing``; the entry as it
-            was parked, empty where it is not there or kept; and what the release has promoted.
+            ``left`` (also where it was handed the lock and has not started), ``released`` (it held the lock),
+            ``kept`` (it holds it) or ``missing``; the entry as it was parked, empty where it is not there or
+            kept; and what the release has promoted.
         """
 
     @abstractmethod
@@ -690,19 +722,24 @@ class LockStore(ABC):
         """
 
     @abstractmethod
-    def settle(self, name: str, id: str, ttl: float) -> bool:  # noqa: A002
+    def settle(self, name: str, id: str, ttl: float, *, sent: bool = True) -> bool:  # noqa: A002
         """Let a message leave the line that was promoted and has been published; one round trip.
 
-        Its claim lives for ``ttl`` seconds from now on. Returns whether it was still in line.
+        Its claim lives for ``ttl`` seconds from now on. If that ends before the message has started, it is
+        back in its place in the line. ``sent=False``: it was not published, as it was before and may still be
+        there. Returns whether it was still in line.
         """
 
     @abstractmethod
     def sweep(self, *, most: int = 100) -> Sweep:
         """Look at lines whose time has come, and hand free locks to the first in line; one round trip.
 
-        A line is due when its lock's hold expires, and every two seconds at least. Each due line is looked
-        at once, by one of all processes that sweep. While its lock is held, those go without it that have
-        waited for as long as they may.
+        A line is due when its lock's hold expires, and sooner: two seconds after a holder has started, then
+        after a quarter of the time for which it has held the lock. Each due line is looked at once, by one of
+        all processes that sweep. While its lock is held, those go without it that have waited for as long as
+        they may. A message that was handed its lock and has not started is sought in the broker's queue and
+        among what workers have in hand, where the broker is the lock server; found nowhere at two looks, it
+        is sent again.
         """
 
     @abstractmethod
@@ -722,8 +759,13 @@ class LockStore(ABC):
         """Return the names of the locks that somebody waits for, those that are looked at next first."""
 
     @abstractmethod
-    def waiting(self, name: str, *, first: int = 0, last: int = -1) -> tuple[int, list[Waiter]]:
-        """Return how many wait for a lock, and these of them, in order; ranks as Redis counts them."""
+    def waiting(
+        self, name: str, *, first: int = 0, last: int = -1, handed_on: bool = False
+    ) -> tuple[int, list[Waiter]]:  # fmt: skip
+        """Return how many wait for a lock, and these of them, in order; ranks as Redis counts them.
+
+        ``handed_on``: instead those that were handed the lock, whose messages have not started.
+        """
 
     @abstractmethod
     def mark_done(self, name: str, message: str, ttl: float) -> None:

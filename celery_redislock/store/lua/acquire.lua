@@ -16,6 +16,7 @@
 --       8  limit    of holders, where several may hold it (permits.lua); absent: one
 -- RETURNS granted fence                          the lock was free; fence 0 above a limit of 1 and beside others
 --         taken_over fence                       from the token `from`
+--         sent_again fence                       likewise, and its message was sent more than once (sent.lua)
 --         repeated fence                         held under this token already: the request was repeated
 --         {refused, held, n, value, pttl, ...}   by the holder; pttl is -1 for a foreign lock without a ttl
 --         {refused, period, 1, value, pttl}      by the period
@@ -25,8 +26,8 @@
 --         done pttl                              by the message's mark: nothing is left to do
 include('index')
 include('history')
--- Milliseconds: longer than a publisher takes to settle.
-local AGAIN = 60000
+-- Milliseconds: the longest time until somebody looks at a line again whose holder has just started.
+local LATEST = 2000
 local lock, index, mark, period, fence_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local value, ttl, name, from, starts = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1'
 local limit, held, ours, taken, was_in_line, opens_period, permit, copy = ARGV[8]
@@ -63,7 +64,7 @@ end
 -- line of another lock that is held.
 local function first_in_line()
   local line = string.sub(lock, 1, -5) .. 'line'
-  if call('EXISTS', line) == 0 then
+  if call('EXISTS', line, string.sub(lock, 1, -5) .. 'sent') == 0 then
     return
   end
 include('line')
@@ -114,8 +115,16 @@ else
   end
   local is_new = not taken and not ours
   if is_new and not is_full and (starts or permit) then
-    local line = stem_of(lock) .. 'line'
-    first = permit and permit.first_in(line) or not permit and call('ZRANGE', line, 0, 0)[1]
+    local line, sent = stem_of(lock) .. 'line', stem_of(lock) .. 'sent'
+    first = permit and permit.first_in(line)
+    if not permit and call('EXISTS', line, sent) > 0 then
+      first = call('ZRANGE', sent, 0, 0)[1] or call('ZRANGE', line, 0, 0)[1]
+    end
+    local token = string.sub(from, 1, -2)
+    if first and (first == token or call('ZSCORE', sent, token)) then
+      first = nil -- its hand-off has ended, and it is the first
+      was_in_line = true
+    end
   elseif is_new and not is_full then
     first = first_in_line()
     is_full = held
@@ -130,12 +139,9 @@ else
   elseif permit and taken and starts and not permit.may_run(string.sub(from, 1, -2), limit) then
     -- Its place was granted under another limit. It has none from now on, and waits as any other.
     local token = string.sub(from, 1, -2)
-include('entry')
+include('sent')
     permit.drop(token)
-    if take_out(stem_of(lock), token) then
-      -- Whoever has published it has yet to settle that: it may be in line again by then.
-      call('SET', stem_of(lock) .. 'again:' .. token, '', 'PX', AGAIN)
-    end
+    bring_back(stem_of(lock), name, token)
     answer = refused()
   elseif first then
     answer = behind(first)
@@ -148,6 +154,11 @@ include('entry')
   end
   if answer then
     call('GETEX', lock)
+    if answer[2] == 'period' or state then
+include('entry')
+      -- It goes on by the clock, or not at all: its turn is over.
+      take_out(stem_of(lock), string.sub(from, 1, -2))
+    end
     return noted(answer)
   end
 end
@@ -161,9 +172,15 @@ if fence_key then
   fence = math.max(fence, (tonumber(call('GET', fence_key) or '0') or 0) + 1)
 end
 if was_in_line then
-  -- It was given to somebody who has published it, and may not have settled that.
-include('entry')
-  take_out(stem_of(lock), string.sub(from, 1, -2))
+include('sent')
+  local token = string.sub(from, 1, -2)
+  local noted_in = noted_at(stem_of(lock), name, string.match(value, '%z(.*)$'))
+  word = note_of(noted_in, token, 'sent') > 1 and 'sent_again' or word
+  take_out(stem_of(lock), token)
+end
+if taken and starts then
+  -- Whoever waits for it may have been looked at seldom, as its claim was old.
+  redis.pcall('ZADD', beside(index, 'lines'), 'XX', 'LT', math.floor(fence / 1000) + LATEST, name)
 end
 local claim = taken and (permit and taken or held)
 value = with_told(value, claim)

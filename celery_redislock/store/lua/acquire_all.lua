@@ -14,7 +14,7 @@ include('release')
 end
 
 local answers = each(acquire, function(word, i)
-  local is_held = word == 'granted' or word == 'taken_over' or word == 'repeated'
+  local is_held = word == 'granted' or word == 'taken_over' or word == 'sent_again' or word == 'repeated'
   for taken = is_held and 0 or i - 1, 1, -1 do
     local args = of(ARGV, taken)
     -- As from nobody's home: what only the caller could publish is served by a sweep.

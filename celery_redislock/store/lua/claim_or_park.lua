@@ -5,13 +5,14 @@
 -- The KEYS and ARGV of claim_and_push.lua come before these:
 --
 -- KEYS  last  as there
--- ARGV  last but six    header     a piece of the message, which is there once
---       last but five   unclaimed  what is there instead in a message that has no claim
---       last but four   parked     likewise in one that waits in line
---       last but three  facts      json, of the claim that it is handed in its turn; that lives for `ttl`
---       last but two    band       of its priority: 0 is served first
---       last but one    most       entries there may be
---       last            within     ms until it goes without the lock if it is in line then; '' for ever
+-- ARGV  last but seven  header     a piece of the message, which is there once
+--       last but six    unclaimed  what is there instead in a message that has no claim
+--       last but five   parked     likewise in one that waits in line
+--       last but four   facts      json, of the claim that it is handed in its turn
+--       last but three  band       of its priority: 0 is served first
+--       last but two    most       entries there may be
+--       last but one    within     ms until it goes without the lock if it is in line then; '' for ever
+--       last            hand_off   ms the claim lives that it is handed in its turn
 -- RETURNS as claim_and_push.lua, but for refusals
 --         repeated                              published before, or in line: the request was repeated
 --         {parked, place, held, 1, value, pttl}     it waits for this holder; place: how many are before it
@@ -21,7 +22,7 @@
 include('line')
 include('place')
 include('history')
-local within = table.remove(ARGV)
+local hand_off, within = table.remove(ARGV), table.remove(ARGV)
 local most, band, facts = tonumber(table.remove(ARGV)), table.remove(ARGV), table.remove(ARGV)
 local of_parked, unclaimed, header = table.remove(ARGV), table.remove(ARGV), table.remove(ARGV)
 local lock, index, note, queue = KEYS[1], KEYS[2], KEYS[#KEYS - 1], KEYS[#KEYS]
@@ -37,14 +38,16 @@ end
 -- Where there is no note it changes nothing, but a replica refuses it, and a server that is out of memory.
 local is_noted = call('SET', note, '', 'XX', 'PX', keep)
 -- pcall: one key's trouble stays with that key.
-if is_noted or type(redis.pcall('ZSCORE', line, id)) == 'string' then
+local is_parked = redis.pcall('HEXISTS', parked, id)
+if is_noted or is_parked == 1 then
   return {ok = 'repeated'}
 end
 local length = redis.pcall('ZCARD', line)
-local has_line = type(length) == 'number' and type(redis.pcall('HEXISTS', parked, id)) == 'number'
+local has_line = type(length) == 'number' and is_parked == 0
 local answer
 local held = redis.pcall('GET', lock)
-if has_line and length > 0 and (not held or type(held) == 'string' and is_marker(held)) then
+local is_open = not held or type(held) == 'string' and is_marker(held)
+if has_line and is_open and (length > 0 or call('EXISTS', stem .. 'sent') == 1) then
   wake(lock, index, name, '') -- a hold has expired: who waits goes first
   length = call('ZCARD', line)
   if length > 0 and call('EXISTS', lock) == 0 then
@@ -65,7 +68,7 @@ if waits then
   if task then
     tally(index, task, 'waited')
   end
-  put(line, parked, length, id, table.concat({'push', queue, ttl, facts, text}, '\0'), band, 'last')
+  put(stem, length, id, table.concat({'push', queue, hand_off, facts, text}, '\0'), band, 'last')
   local left = call('PTTL', lock)
   local now = now_ms()
   redis.pcall('ZADD', lines, 'NX', now + math.min(left < 0 and LATEST or left + 5, LATEST), name)

@@ -11,7 +11,7 @@
 -- RETURNS released                       it is exclusive no more, or had been made so before
 --         missing                        expired, or released before
 --         {kept, held, 1, value, pttl}   held by another token, untouched
---         {released, promoted, 1, id, text}   the caller publishes this one (line.lua)
+--         {released, promoted, sends, kept, id, text}   the caller publishes this one (line.lua)
 include('line')
 local lock, index = KEYS[1], KEYS[2]
 local token, ttl, facts, name, home = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]

@@ -11,7 +11,7 @@
 --         process was told; the caller publishes the others, which stay in line until that is settled
 local call = redis.call
 include('keys')
-include('entry')
+include('sent')
 local lines, start, home, left, only = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local count, given = 0, {}
 for _, name in ipairs(only ~= '' and {only} or call('ZRANGE', lines, 0, left - 1)) do
@@ -20,7 +20,9 @@ for _, name in ipairs(only ~= '' and {only} or call('ZRANGE', lines, 0, left - 1
   -- pcall: one key's trouble stays with that key.
   local ids = ARGV[5] and {unpack(ARGV, 5)} or left > 0 and redis.pcall('ZRANGE', line, 0, left - 1) or {}
   for _, id in ipairs(ids) do
-    local kind, to, ttl, facts, text = read(redis.pcall('HGET', stem .. 'parked', id))
+    -- Not one that was handed the lock: it is on its way.
+    local entry = type(redis.pcall('ZSCORE', line, id)) == 'string' and redis.pcall('HGET', stem .. 'parked', id)
+    local kind, to, ttl, facts, text = read(entry)
     -- The note keeps another process from publishing it meanwhile.
     if kind == 'give' and to == home and call('SET', stem .. 'note:' .. id, '', 'NX', 'PX', ttl) then
       left = left - 1
@@ -31,15 +33,17 @@ for _, name in ipairs(only ~= '' and {only} or call('ZRANGE', lines, 0, left - 1
       left = left - 1
       -- The end of the queue, behind those that left before.
       -- A process that waits for its bell finds its entry gone, and asks again.
-      local pushed = kind == 'push' and redis.pcall('LPUSH', to, text)
+      local pushed = kind == 'push' and redis.pcall('LPUSH', to, next_text(stem, name, id, facts, text))
       if type(pushed) ~= 'table' then
         take_out_of_all(stem, name, id, facts)
         count = count + 1
       end
     end
   end
-  if call('EXISTS', line) == 0 then
+  if call('EXISTS', line, stem .. 'sent') == 0 then
     redis.pcall('ZREM', lines, name)
+  elseif call('EXISTS', line) == 0 then
+    redis.pcall('ZADD', lines, 'GT', now_ms() + 2000, name)
   end
 end
 local answer = {'drained', count, 'promoted', #given / 3}

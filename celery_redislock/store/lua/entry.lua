@@ -5,11 +5,13 @@ local function read(entry)
   return string.match(type(entry) == 'string' and entry or '', '^(%l+)%z([^%z]*)%z(%d+)%z([^%z]*)%z(.*)$')
 end
 
--- Tells whether it was in line. pcall: one key's trouble stays with that key.
+-- Tells whether it was in line, or handed the lock and not started (sent.lua). pcall: one key's trouble stays with
+-- that key.
 local function take_out(stem, id)
-  redis.pcall('HDEL', stem .. 'parked', id)
+  redis.pcall('HDEL', stem .. 'parked', id, id .. '\0sent', id .. '\0gone', id .. '\0kept')
   redis.pcall('ZREM', stem .. 'until', id)
-  return redis.pcall('ZREM', stem .. 'line', id) == 1
+  local was_sent = redis.pcall('ZREM', stem .. 'sent', id) == 1
+  return redis.pcall('ZREM', stem .. 'line', id) == 1 or was_sent
 end
 
 -- The other locks, by their stems, that who has these facts waits for as well (line.lua).

@@ -11,7 +11,7 @@
 -- RETURNS {released, held, 1, value, pttl}   taken away: the victim's value, for the audit line
 --         {kept, held, 1, value, pttl}       somebody else holds by now, untouched
 --         missing                            nothing was held
---         {released, held, 1, value, pttl, promoted, 1, id, text}   the caller publishes the first in line
+--         {released, held, 1, value, pttl, promoted, sends, kept, id, text}   the caller publishes the first in line
 --         With `period` in place of `held` where nothing was held and the period was found.
 include('line')
 include('history')

@@ -17,12 +17,12 @@
 --         released                       because of the new message's mark
 --         missing                        expired, or released before
 --         {kept, held, 1, value, pttl}   held by another token, untouched
---         {handed_on, promoted, 1, id, text}, ...   the caller publishes this one (line.lua)
+--         {handed_on, promoted, sends, kept, id, text}, ...   the caller publishes this one (line.lua)
 include('line')
 include('history')
 local lock, index, theirs, mark = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local old, new, ttl, facts, name = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
-local home, promoted, text = ARGV[6]
+local home, promoted, text, sends, kept = ARGV[6]
 
 local function belongs(value, to)
   return value and string.sub(value, 1, #to + 1) == to .. '\0'
@@ -48,9 +48,11 @@ if goes_on then
     call('SET', lock, new .. '\0' .. facts, 'PX', ttl)
     list(index, name, now_ms(), ttl)
   end
-  if redis.pcall('HEXISTS', stem_of(lock) .. 'parked', new) == 1 then
+  if old == new then
+    take_out(stem_of(lock), old) -- it keeps what it was handed, and goes on by itself
+  elseif type(redis.pcall('ZSCORE', stem_of(lock) .. 'line', new)) == 'string' then
     -- It came before its claim was there, and waits: nobody else would publish it.
-    promoted, text = wake(lock, index, name, home, new)
+    promoted, text, sends, kept = wake(lock, index, name, home, new)
   end
 elseif permit then
   permit.drop(old)
@@ -61,10 +63,10 @@ if mark then
   call('SET', mark, ARGV[7], 'PX', ARGV[8], unpack(ARGV[7] ~= 'done' and {'NX'} or {}))
 end
 if not goes_on and (held or not value) then
-  promoted, text = wake(lock, index, name, home)
+  promoted, text, sends, kept = wake(lock, index, name, home)
 end
 local word = (goes_on or handed_on) and 'handed_on' or held and 'released' or not value and 'missing'
 if word then
-  return with_promoted({word}, promoted, text)
+  return with_promoted({word}, promoted, text, sends, kept)
 end
 return {'kept', 'held', 1, value, call('PTTL', lock)}

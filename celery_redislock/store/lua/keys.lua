@@ -3,6 +3,7 @@
 --
 --   {N}:lock  {N}:period  {N}:fence                 given, wherever they are touched
 --   {N}:line  {N}:parked  {N}:until                 who waits (line.lua)
+--   {N}:sent                                        who was handed the lock and has not started (sent.lua)
 --   {N}:permits  {N}:holders  {N}:limit             who holds, where several may (permits.lua)
 --   {N}:refused  {N}:forced                         what happened (history.lua)
 --   {N}:mark:MESSAGE  {N}:note:NONCE  {N}:bell:NONCE

@@ -11,13 +11,13 @@
 local name, home, value = ARGV[1], ARGV[2], ARGV[3]
 include('line')
 local key = stem_of(KEYS[1]) .. 'limit'
-local promoted, text
+local promoted, text, sends, kept
 if value == '' then
   call('DEL', key)
 elseif value then
   call('SET', key, value, 'PX', ARGV[4])
 end
 if value then
-  promoted, text = wake(KEYS[1], KEYS[2], name, home)
+  promoted, text, sends, kept = wake(KEYS[1], KEYS[2], name, home)
 end
-return with_promoted({'limit', call('GET', key) or '', call('PTTL', key)}, promoted, text)
+return with_promoted({'limit', call('GET', key) or '', call('PTTL', key)}, promoted, text, sends, kept)

@@ -5,18 +5,22 @@
 --   {N}:until   sorted set id -> when it goes without the lock (ms, server clock), for those that do not wait
 --               for longer; a process that waits sets it anew as long as it lives. Who leaves the line leaves it too
 --
---   kind push   the text goes to the front of the list `to`, a queue of the broker on this server
+--   kind push   the text goes to the front of the list `to`, a queue of the broker on this server. Its facts name
+--               the broker's hash of deliveries, where that is not `unacked`
 --        ring   likewise, where `to` is the bell of a process that waits; it lives no longer than the claim
---        give   the caller publishes the text, if its home is `to`; it stays in line until that is settled
+--        give   the caller publishes the text, if its home is `to`; it stays in line until that is settled. If it
+--               was sent before, the caller looks first whether it is there yet
 --        hold   nothing is sent
+--
+-- A message that was pushed or given is kept until it has started (sent.lua).
 --
 -- Who waits for several locks, which its facts name (`"names":[...]`), is in the lines of them all, and is handed
 -- them all once they are free and it is the first in each: nobody goes before it in any of them, and lines in which
 -- two wait have them in one order, as they were entered in one step.
 include('index')
-include('entry')
 local permits
 include('permits')
+include('found')
 -- Milliseconds: the longest time until somebody looks at a line again; until a line is looked at that only
 -- another home can serve; until a key is tried again whose queue takes nothing.
 local LATEST, OF_ANOTHER_HOME, IN_TROUBLE = 2000, 1000, 60000
@@ -32,23 +36,49 @@ local function drop(lock, index, name, permit, token)
   redis.pcall('ZREM', index, name)
 end
 
--- An answer, and behind it what the caller publishes.
-local function with_promoted(answer, promoted, text)
-  for _, field in ipairs(text and {'promoted', 1, promoted, text} or {}) do
+-- Lets the claim that one was handed live for `ttl` from now on.
+local function extend(lock, index, name, id, ttl, facts, permit)
+  if permit then
+    permit.renew(id, ttl)
+    return
+  end
+  local now = now_ms()
+  call('PEXPIRE', lock, ttl)
+  list(index, name, now, ttl)
+  for other, its_name in pairs(others_of(stem_of(lock), name, facts)) do
+    if string.find(call('GET', other .. 'lock') or '', id .. '\0', 1, true) == 1 then
+      call('PEXPIRE', other .. 'lock', ttl)
+      list(index, its_name, now, ttl)
+    end
+  end
+end
+
+-- An answer, and behind it what the caller publishes: how often that was sent, and extended, before.
+local function with_promoted(answer, promoted, text, sends, kept)
+  for _, field in ipairs(text and {'promoted', sends, kept, promoted, text} or {}) do
     answer[#answer + 1] = field
   end
   return answer
 end
 
--- Returns nothing where nobody waits, or could be served; an id and its text where the caller publishes it, and
--- others after it when that is settled. Those that are pushed leave as long as there is room. `only`: this very
+-- Returns nothing where nobody waits, or could be served; an id, its text and how often it was sent and extended where
+-- the caller publishes it, and others after it when that is settled; as the fifth, that only another home can serve it.
+-- Those that are pushed leave as long as there is room. `only`: this very
 -- one, whatever its place; it holds the lock already. `permit`: of the lock, where the caller knows it.
 -- pcall where a key may be of another type: the caller has released a lock, and one key's trouble stays there.
 local function wake(lock, index, name, home, only, permit)
   local stem = stem_of(lock)
   local line, parked, lines = stem .. 'line', stem .. 'parked', beside(index, 'lines')
+  local sent = stem .. 'sent'
   local now = now_ms()
   local rank = 0
+  if not only and not permit and call('EXISTS', sent) == 1 then
+    local held = call('GET', lock)
+    permit = is_marker(held) and permits(lock, index, name, held) or nil
+    for _, id in ipairs(held and {} or redis.pcall('ZRANGE', sent, 0, -1)) do
+      bring_back(stem, name, id)
+    end
+  end
   local heads = only and {only} or redis.pcall('ZRANGE', line, rank, rank)
   while heads[1] do
     local id = heads[1]
@@ -74,7 +104,7 @@ local function wake(lock, index, name, home, only, permit)
         call('PEXPIRE', lock, OF_ANOTHER_HOME)
       end
       redis.pcall('ZADD', lines, now + OF_ANOTHER_HOME, name)
-      return
+      return nil, nil, nil, nil, true
     else
       -- A copy of a message whose run has ended goes without the lock: who sees the result finds that free.
       local takes = kind == 'ring' or call('EXISTS', stem .. 'mark:' .. id) == 0
@@ -115,12 +145,15 @@ local function wake(lock, index, name, home, only, permit)
             list(index, its_name, now, tonumber(ttl))
           end
         end
+        local noted = kind ~= 'ring' and noted_at(stem, name, facts)
+        local sends = noted and note_of(noted, id, 'sent') or 0
         if kind == 'give' then
-          redis.pcall('ZREM', stem .. 'until', id)
           redis.pcall('ZADD', lines, now + math.min(ttl, takes and LATEST or ttl), name)
-          return id, text
+          return id, text, takes and sends or 0, note_of(noted, id, 'kept')
         end
-        if kind ~= 'hold' and type(redis.pcall('RPUSH', to, text)) ~= 'number' then
+        local is_there = takes and sends > 0 and found_in(to, text, facts, sends, DEEP)
+        local as_sent = kind == 'push' and tagged(text, sends + 1) or text
+        if kind ~= 'hold' and not is_there and type(redis.pcall('RPUSH', to, as_sent)) ~= 'number' then
           if takes then
             drop(lock, index, name, permit, id)
             for other, its_name in pairs(others) do
@@ -133,13 +166,19 @@ local function wake(lock, index, name, home, only, permit)
         if kind == 'ring' then
           call('PEXPIRE', to, ttl)
         end
-        take_out_of_all(stem, name, id, facts)
+        if kind == 'push' and takes then
+          hand_over(stem, name, id, facts, is_there and '0' or '1')
+        else
+          take_out_of_all(stem, name, id, facts)
+        end
         for other, its_name in pairs(others) do
-          if call('EXISTS', other .. 'line') == 0 then
+          if call('EXISTS', other .. 'line', other .. 'sent') == 0 then
             redis.pcall('ZREM', lines, its_name)
+          else
+            redis.pcall('ZADD', lines, 'LT', now + LATEST, its_name)
           end
         end
-        if call('EXISTS', line) == 0 then
+        if call('EXISTS', line, sent) == 0 then
           redis.pcall('ZREM', lines, name)
         else
           -- When this claim has expired; whoever renews it is found alive then.
@@ -156,8 +195,8 @@ local function wake(lock, index, name, home, only, permit)
       end
     end
   end
-  if rank > 0 and call('EXISTS', line) == 1 then
-    redis.pcall('ZADD', lines, now + LATEST, name) -- those that were passed over
+  if call('EXISTS', line, sent) > 0 then
+    redis.pcall('ZADD', lines, now + LATEST, name) -- those that were passed over, or are on their way
   else
     redis.pcall('ZREM', lines, name)
   end

@@ -23,7 +23,7 @@
 --       12  tag     of the delivery that is acknowledged; '' or absent for none
 -- RETURNS {parked, place}                        place: how many are before it. The lock is free, but 'behind'
 --         {parked, place, held, n, value, pttl, ...}  by the holder
---         {parked, place, promoted, 1, id, text} the lock was free, and the caller publishes this one
+--         {parked, place, promoted, sends, kept, id, text} the lock was free, and the caller publishes this one
 --         woken                                  parked, and on its way: the lock was free, or its own already
 --         repeated                               parked before
 --         runs                                   not parked: the lock is free, or its own claim's
@@ -51,6 +51,9 @@ if call('EXISTS', note) == 1 then
   call('PEXPIRE', note, ARGV[9])
   return {ok = 'repeated'}
 end
+if call('ZSCORE', stem .. 'sent', id) then
+  bring_back(stem, name, id) -- its hand-off has ended before it came
+end
 if call('HEXISTS', parked, id) == 1 and call('ZSCORE', line, id) then
   acknowledge() -- another delivery of it
   if ARGV[11] ~= '' and string.sub(entry, 1, 4) == 'ring' then
@@ -71,13 +74,14 @@ if permit then
   held = permit.room(limit) < permit.weight_in(facts) and held
 end
 local length = call('ZCARD', line)
-if how ~= 'refused' and (is_own or how == 'ask' and not held and length == 0) then
+local is_free = not held and length == 0 and call('EXISTS', stem .. 'sent') == 0
+if how ~= 'refused' and (is_own or how == 'ask' and is_free) then
   return {ok = 'runs'}
 end
 if not is_own and length >= tonumber(ARGV[8]) then
   return {ok = 'full'}
 end
-put(line, parked, length, id, entry, ARGV[6], ARGV[7])
+put(stem, length, id, entry, ARGV[6], ARGV[7])
 local task = task_in(facts or '', name)
 if task then
   tally(index, task, 'waited')
@@ -91,18 +95,18 @@ if string.sub(entry, 1, 4) ~= 'ring' then
   call('SET', note, '', 'PX', ARGV[9])
 end
 acknowledge()
-local promoted, text
+local promoted, text, sends, kept
 if is_own then
-  promoted, text = wake(lock, index, name, home, id)
+  promoted, text, sends, kept = wake(lock, index, name, home, id)
 elseif not held and how ~= 'behind' then
-  promoted, text = wake(lock, index, name, home)
+  promoted, text, sends, kept = wake(lock, index, name, home)
 end
 if not text and not call('ZSCORE', line, id) then
   return {ok = 'woken'}
 end
 local rank = call('ZRANK', line, id) or 0
 if text then
-  return with_promoted({'parked', rank}, promoted, text)
+  return with_promoted({'parked', rank}, promoted, text, sends, kept)
 end
 if not held and how == 'behind' and ARGV[10] ~= '' then
   held = ARGV[10]

@@ -12,7 +12,7 @@ for i = 1, count do
   local lock, id = of(KEYS, i)[1], of(ARGV, i)[1]
   local held = call('GET', lock)
   local is_own = held and string.find(held, id .. '\0', 1, true) == 1
-  may_run = may_run and (is_own or not held and call('EXISTS', stem_of(lock) .. 'line') == 0)
+  may_run = may_run and (is_own or not held and call('EXISTS', stem_of(lock) .. 'line', stem_of(lock) .. 'sent') == 0)
 end
 
 local function park(KEYS, ARGV)

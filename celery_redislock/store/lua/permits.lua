@@ -9,6 +9,7 @@
 --   {N}:limit    string `N NUL json`: replaces what processes know, until it expires
 --
 -- Returns the permits of a lock as they are now; nil where one holder has it alone. `held`: the lock's value.
+include('sent')
 permits = function(lock, index, name, held)
   local marked, weighs = string.match(held or '', '^permits/(%d+)%z{"limit":%d+(,?)')
   if held and not marked then
@@ -42,6 +43,7 @@ permits = function(lock, index, name, held)
   for _, token in ipairs(call('ZRANGEBYSCORE', set, '-inf', now)) do
     call('ZREM', set, token)
     call('HDEL', holders, token)
+    bring_back(stem, name, token)
   end
 
   -- Milliseconds until the first (0) or the last (-1) permit expires; nil where there is none.

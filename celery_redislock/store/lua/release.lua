@@ -13,7 +13,7 @@
 -- RETURNS released
 --         missing                        expired, or released before
 --         {kept, held, 1, value, pttl}   held by another token, untouched
---         {released, promoted, 1, id, text}, {missing, ...}   the caller publishes the first in line (line.lua)
+--         {released, promoted, sends, kept, id, text}, {missing, ...}   the caller publishes the first in line (line.lua)
 local call = redis.call
 local opened_by = #ARGV % 2 == 0 and table.remove(ARGV, 4)
 local token, name, home, state, keep = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
@@ -58,15 +58,18 @@ end
 if mark then
   call('SET', mark, state, 'PX', keep, unpack(state ~= 'done' and {'NX'} or {}))
 end
+-- As keys.lua names it, without that: each run pays for this look.
+local stem = string.sub(lock, 1, -5)
+local has_line = call('EXISTS', stem .. 'line', stem .. 'sent') > 0
+if has_line and not runs then
+include('entry')
+  -- Whose turn is over is not sent again, also where its claim has ended before.
+  take_out(stem, string.sub(token, 1, -2))
+end
 if ours or permit or not held then
   local word = ours and 'released' or 'missing'
-  -- As keys.lua names it, without that: each run pays for this look.
-  if call('EXISTS', string.sub(lock, 1, -5) .. 'line') == 1 then
+  if has_line then
 include('line')
-    if ours then
-      -- Given, published and received, it may not have been settled yet: it is not given again.
-      take_out(stem_of(lock), string.sub(token, 1, -2))
-    end
     word = with_promoted({word}, wake(lock, index, name, home, nil, permit))
   end
   if permit and permit.is_unmarked then

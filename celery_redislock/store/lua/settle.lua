@@ -1,5 +1,5 @@
--- A message that was given to the caller has been published: it leaves the line. One that went without the lock
--- lets the next one have it. Atomic; repeating it is harmless.
+-- A message that was given to the caller has been published: it leaves the line, and is kept until it has started
+-- (sent.lua). One that went without the lock lets the next one have it. Atomic; repeating it is harmless.
 --
 -- KEYS  1  lock   string `token NUL json`
 --       2  index  sorted set of names
@@ -7,40 +7,35 @@
 --       2  name   of the lock
 --       3  ttl    ms its claim lives from now on
 --       4  home   of the caller
+--       5  sent   '1'; '0': it was not sent, as it may still be there
 -- RETURNS settled
 --         missing   it has left before
---         {settled, promoted, 1, id, text}, ...   the caller publishes the next one
+--         {settled, promoted, sends, kept, id, text}, ...   the caller publishes the next one
 include('line')
 local lock, index = KEYS[1], KEYS[2]
 local id, name, ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local home, promoted, text = ARGV[4]
+local home, promoted, text, sends, kept = ARGV[4]
 local stem = stem_of(lock)
-local line, lines = stem .. 'line', beside(index, 'lines')
--- Where it was refused meanwhile (acquire.lua), it is in line anew. Its run takes it out, or has done so.
-local is_anew = call('EXISTS', stem .. 'again:' .. id) == 1 and call('EXISTS', stem .. 'mark:' .. id) == 0
+local lines = beside(index, 'lines')
 local _, _, _, facts = read(redis.pcall('HGET', stem .. 'parked', id))
-local was_in_line = not is_anew and take_out_of_all(stem, name, id, facts or '')
 local held = call('GET', lock)
 local permit = is_marker(held) and permits(lock, index, name, held)
-if held and string.find(held, id .. '\0', 1, true) == 1 then
-  call('PEXPIRE', lock, ttl)
-  local now = now_ms()
-  list(index, name, now, ttl)
-  for other, its_name in pairs(others_of(stem, name, string.match(held, '%z(.*)$'))) do
-    if string.find(call('GET', other .. 'lock') or '', id .. '\0', 1, true) == 1 then
-      call('PEXPIRE', other .. 'lock', ttl)
-      list(index, its_name, now, ttl)
-    end
-  end
-  -- Sooner than its message had to be published: who runs it may be killed.
-  redis.pcall('ZADD', lines, 'LT', now + math.min(ttl + 5, LATEST), name)
-elseif permit or not held then
-  if permit then
-    permit.renew(id, ttl)
-  end
-  promoted, text = wake(lock, index, name, home)
+local is_held = permit and permit.facts_of(id) or held and string.find(held, id .. '\0', 1, true) == 1
+local was_in_line = false
+if is_held then
+  was_in_line = facts and call('ZSCORE', stem .. 'line', id) and hand_over(stem, name, id, facts, ARGV[5])
+  extend(lock, index, name, id, ttl, facts or '', permit)
+elseif call('EXISTS', stem .. 'note:' .. id, stem .. 'mark:' .. id) > 0 then
+  -- It went without the lock. Any other whose claim has ended is in line still, and is looked for in its turn.
+  was_in_line = take_out_of_all(stem, name, id, facts or '')
 end
-if call('EXISTS', line) == 0 then
+if permit or not held then
+  promoted, text, sends, kept = wake(lock, index, name, home)
+end
+if call('EXISTS', stem .. 'line', stem .. 'sent') == 0 then
   redis.pcall('ZREM', lines, name)
+elseif is_held then
+  -- Sooner than its message had to be published: who runs it may be killed.
+  redis.pcall('ZADD', lines, 'LT', now_ms() + math.min(ttl + 5, LATEST), name)
 end
-return with_promoted({was_in_line and 'settled' or 'missing'}, promoted, text)
+return with_promoted({was_in_line and 'settled' or 'missing'}, promoted, text, sends, kept)

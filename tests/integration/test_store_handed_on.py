@@ -1,0 +1,573 @@
+"""What stores promise to those who were handed the lock and have not started: place, text, no way round.
+
+A message on its way may be lost with the worker that has just received it, or with its queue.
+"""
+
+import json
+import secrets
+import time
+from typing import Any
+
+import pytest
+
+from celery_redislock.store.joined import joined
+from celery_redislock.store.store import Entry, Mark, Parked, Promotion, Refusal, Unstarted
+from tests.stores import RedisCase, StoreCase, granted, refused
+
+A, B, C, D = (f"job-{each}/1" for each in "abcd")
+
+#: Where entries that are given are published from.
+HOME = "amqp:here"
+
+#: What a claim says that a line has handed over.
+IN_LINE = '{"state":"queued","line":1}'
+
+KINDS = ("push", "give")
+
+
+def text_of(id_: str, more: str = "") -> str:
+    """A message as kombu's Redis has it, with a user's header of a misleading name."""
+    headers = {"delivery_tag": "a header's", "said": 'a "delivery_tag": "text"'}
+    return json.dumps({"body": more, "headers": headers, "properties": {"delivery_tag": f"tag-{id_}"}})
+
+
+def park(
+    case: StoreCase,
+    id_: str,
+    kind: str = "push",
+    *,
+    store: Any = None,
+    name: str = "n",
+    facts: str = IN_LINE,
+    **options: Any,
+) -> Parked:
+    """Park an entry with a message of kombu's."""
+    to = {"push": case.queue(), "give": HOME, "ring": case.queue("q:bell")}[kind]
+    entry = Entry(kind, to, options.pop("ttl", 30.0), facts, options.pop("text", text_of(id_)))
+    return (store or case.store).park(name, id_, entry, nonce=secrets.token_hex(8), **options)
+
+
+def at_home(case: StoreCase) -> list[Promotion]:
+    """Let the store's process publish what it is given, and note it."""
+    store = case.memory if hasattr(case, "memory") else case.redis  # type: ignore[attr-defined]
+    given: list[Promotion] = []
+    store.home = HOME
+    store.on_promoted = given.extend
+    return given
+
+
+def ids(case: StoreCase, name: str = "n", *, handed_on: bool = False) -> list[str]:
+    """Those who wait, or were handed the lock and have not started."""
+    return [each.id for each in case.store.waiting(name, handed_on=handed_on)[1]]
+
+
+def sends(case: StoreCase, name: str = "n") -> list[int]:
+    """How often the message was sent of each that was handed the lock."""
+    return [each.sends for each in case.store.waiting(name, handed_on=True)[1]]
+
+
+def hand_on(case: StoreCase, *behind: str, kind: str = "push", **options: Any) -> None:
+    """Let one hold the lock, B wait, others behind it, and B be handed the lock and sent."""
+    case.take(A)
+    for id_ in (B, *behind):
+        park(case, id_, kind, **options)
+    case.store.release("n", A)
+    if kind == "give":
+        assert case.store.settle("n", B, 30.0)
+    assert (case.holder(), ids(case, handed_on=True)) == (B, [B])
+
+
+def look(case: StoreCase, name: str = "n") -> Any:
+    """Let a worker look at the line."""
+    case.make_due(name)
+    return case.store.sweep()
+
+
+def start(case: StoreCase, id_: str = B, token: str = "run/1", **options: Any) -> Any:  # noqa: S107  no secret
+    """Start the run of a message."""
+    return case.take(token, instead_of=id_, starts_run=True, **options)
+
+
+class TestEveryStore:
+    """Memory and servers alike."""
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_one_handed_the_lock_waits_no_more_and_is_told_apart(self, case: StoreCase, kind: str) -> None:
+        """Nobody who walks over a line meets it."""
+        at_home(case)
+        hand_on(case, C, kind=kind)
+
+        assert (ids(case), sends(case)) == ([C], [1])
+        assert not case.store.move("n", B, "last")
+        count, given = case.store.drain()
+        assert (count + len(given), ids(case, handed_on=True)) == (1, [B])
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_its_start_ends_that(self, case: StoreCase, kind: str) -> None:
+        at_home(case)
+        hand_on(case, kind=kind)
+
+        grant = granted(start(case))
+
+        assert (grant.taken_over, grant.sent_again) == (True, False)
+        assert ids(case, handed_on=True) == []
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_if_its_claim_ends_it_has_its_place_again_before_those_behind_it(
+        self, case: StoreCase, kind: str
+    ) -> None:
+        """It may be there still, so it is not sent blindly."""
+        given = at_home(case)
+        hand_on(case, C, kind=kind)
+        case.expire()
+
+        look(case)
+
+        assert (case.holder(), ids(case)[-1]) == (B, C)
+        if kind == "push":
+            assert (case.pushed(), ids(case, handed_on=True)) == ([text_of(B)], [B])
+        else:
+            assert [(each.id, each.sends, each.kept) for each in given] == [(B, 0, 0), (B, 1, 0)]
+
+    def test_one_that_comes_later_stands_behind_it_although_the_line_was_empty(self, case: StoreCase) -> None:
+        at_home(case)
+        hand_on(case, kind="give")
+        park(case, C, "give")
+        case.expire()
+        look(case)
+
+        assert (case.holder(), ids(case)) == (B, [B, C])
+
+    def test_one_that_comes_back_first_stands_behind_it(self, case: StoreCase) -> None:
+        at_home(case)
+        hand_on(case, D, kind="give")
+        park(case, C, "give", place="first")
+        case.expire()
+        look(case)
+
+        assert ids(case) == [B, C, D]
+
+    def test_how_often_it_was_sent_is_told_to_who_publishes_it_next(self, case: StoreCase) -> None:
+        given = at_home(case)
+        hand_on(case, kind="give")
+        for was_sent in (False, True):
+            case.expire()
+            look(case)
+            assert case.store.settle("n", B, 30.0, sent=was_sent)
+        case.expire()
+        look(case)
+
+        assert [(each.sends, each.kept) for each in given] == [(0, 0), (1, 0), (1, 1), (2, 1)]
+
+    def test_a_start_is_told_that_its_message_was_sent_more_than_once(self, case: StoreCase) -> None:
+        """Its other copy may come long after it."""
+        at_home(case)
+        hand_on(case, kind="give")
+        case.expire()
+        look(case)
+        case.store.settle("n", B, 30.0)
+
+        grant = granted(start(case))
+
+        assert (grant.taken_over, grant.sent_again) == (True, True)
+        case.store.release("n", "run/1")
+        hand_on(case, kind="give")
+        assert not granted(start(case)).sent_again
+
+    def test_a_settlement_that_is_repeated_changes_nothing(self, case: StoreCase) -> None:
+        at_home(case)
+        hand_on(case, kind="give")
+
+        assert not case.store.settle("n", B, 30.0)
+        assert sends(case) == [1]
+
+    def test_one_that_was_given_again_meanwhile_stays_with_whom_that_has(self, case: StoreCase) -> None:
+        """Whoever settles late has published a copy, and takes nobody out of the line."""
+        given = at_home(case)
+        case.take(A)
+        park(case, B, "give")
+        park(case, C, "give")
+        case.store.release("n", A)
+        case.expire()
+
+        assert not case.store.settle("n", B, 30.0)
+
+        assert ([each.id for each in given], ids(case)) == ([B, B], [B, C])
+
+    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("starts", [True, False])
+    def test_nobody_passes_it_when_its_claim_has_ended(
+        self, case: StoreCase, kind: str, starts: bool
+    ) -> None:
+        """Neither a run nor a call, although the lock is free and nobody is in line."""
+        at_home(case)
+        hand_on(case, kind=kind)
+        case.expire()
+
+        answer = refused(case.take(D, starts_run=starts))
+
+        assert answer.hold.token == B
+        assert park(case, C, how="ask").word == "parked"
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_it_starts_itself_then(self, case: StoreCase, kind: str) -> None:
+        at_home(case)
+        hand_on(case, C, kind=kind)
+        case.expire()
+
+        granted(start(case))
+
+        assert (ids(case, handed_on=True), ids(case)) == ([], [C])
+
+    @pytest.mark.parametrize("held_by", ["itself", "nobody", "another"])
+    def test_a_release_of_its_claim_takes_it_out_whoever_holds_the_lock(
+        self, case: StoreCase, held_by: str
+    ) -> None:
+        """It was revoked, has expired or was skipped: nobody sends it again."""
+        at_home(case)
+        hand_on(case, kind="give")
+        if held_by != "itself":
+            case.expire()
+        if held_by == "another":
+            start(case)
+            hand_back = Entry("give", HOME, 30.0, IN_LINE, text_of(B))
+            case.store.park("n", B, hand_back, nonce="again")
+
+        case.store.release("n", B)
+
+        assert (ids(case), ids(case, handed_on=True)) == ([], [])
+
+    def test_dropped_it_leaves_the_lock_to_the_next(self, case: StoreCase) -> None:
+        """It is no holder: its message has not started."""
+        at_home(case)
+        hand_on(case, C)
+
+        word, entry, _ = case.store.leave("n", B, unless_held=True)
+
+        assert (word, entry.split(b"\0")[4]) == ("left", text_of(B).encode())
+        assert (case.holder(), ids(case, handed_on=True)) == (C, [C])
+        granted(start(case, C))
+        assert case.store.leave("n", C, unless_held=True)[0] == "missing"
+
+    def test_sent_three_times_without_a_start_it_goes_to_the_end_of_its_line(self, case: StoreCase) -> None:
+        """It may be what kills its workers."""
+        at_home(case)
+        hand_on(case, C, D, kind="give")
+        for _ in range(2):
+            case.expire()
+            look(case)
+            assert (case.holder(), ids(case)) == (B, [B, C, D])
+            case.store.settle("n", B, 30.0)
+        case.expire()
+
+        look(case)
+
+        assert (case.holder(), ids(case)) == (C, [C, D, B])
+
+    def test_handed_the_lock_in_time_it_is_not_let_go(self, case: StoreCase) -> None:
+        given = at_home(case)
+        hand_on(case, kind="give", within=60.0)
+        case.make_late(B)
+
+        look(case)
+
+        assert (len(given), case.pushed(), ids(case, handed_on=True)) == (1, [], [B])
+
+    def test_it_keeps_what_it_was_handed_and_goes_on_by_itself(self, case: StoreCase) -> None:
+        """It waits in another line from now on, and holds its claim in this one."""
+        hand_on(case, C)
+
+        answer = case.store.hand_on("n", B, B, 300.0, facts=IN_LINE)
+
+        assert (answer.released, case.holder(), ids(case, handed_on=True), ids(case)) == (True, B, [], [C])
+        assert (case.remaining() or 0) > 290.0
+
+    def test_put_off_by_a_period_it_goes_on_by_the_clock(self, case: StoreCase) -> None:
+        case.take(D, period=60.0)
+        case.store.release("n", D)
+        hand_on(case)
+
+        answer = refused(start(case, period=60.0))
+
+        assert (answer.hold.is_period, ids(case, handed_on=True)) == (True, [])
+
+    @pytest.mark.parametrize("is_done", [True, False])
+    def test_a_copy_whose_message_has_run_is_done_with(self, case: StoreCase, is_done: bool) -> None:
+        hand_on(case)
+        if is_done:
+            case.store.mark_done("n", B, 60.0)
+        else:
+            case.store.release("n", "-", mark=Mark(B, 60.0))
+
+        answer = start(case, message=B)
+
+        assert (type(answer).__name__, ids(case, handed_on=True)) == ("Marked", [])
+
+    def test_of_several_that_hold_it_the_one_whose_claim_ends_is_first_again(self, case: StoreCase) -> None:
+        """The others keep theirs."""
+        at_home(case)
+        facts = IN_LINE[:-1] + ',"limit":2}'
+        for id_ in (A, "job-z/1"):
+            granted(case.store.acquire("n", id_, 30.0, facts='{"state":"running","limit":2}', limit=2))
+        for id_ in (B, C, D):
+            park(case, id_, "give", facts=facts)
+        for id_, waiter in ((A, B), ("job-z/1", C)):
+            case.store.release("n", id_)
+            assert case.store.settle("n", waiter, 30.0)
+        assert ids(case, handed_on=True) == [B, C]
+        case.expire_permit(B)
+
+        look(case)
+
+        assert (ids(case), ids(case, handed_on=True)) == ([B, D], [C])
+        assert {hold.token for hold in case.store.holders("n")} == {B, C}
+
+    def test_refused_under_another_limit_it_is_back_in_its_place(self, case: StoreCase) -> None:
+        """Who comes back finds it there: it was never out of the line of anybody."""
+        facts = IN_LINE[:-1] + ',"limit":2}'
+        running = '{"state":"running","limit":1}'
+        for id_ in (A, D):
+            granted(case.store.acquire("n", id_, 30.0, facts='{"state":"running","limit":2}', limit=2))
+        park(case, B, facts=facts)
+        park(case, C, facts=facts)
+        case.store.release("n", A)
+        case.store.acquire("n", D, 30.0, facts=running, limit=1, starts_run=True)
+
+        answer = start(case, limit=1)
+
+        assert isinstance(answer, Refusal)
+        assert (ids(case), ids(case, handed_on=True)) == ([B, C], [])
+
+
+def doubt(case: RedisCase, id_: str = B, name: str = "n") -> None:
+    """A second ago the message was nowhere."""
+    field = f"{id_}\0gone"
+    assert case.client.hexists(case.key(name, "parked"), field)
+    case.client.hset(case.key(name, "parked"), field, 1)
+
+
+class TestFused:
+    """Where the lock server is the broker, the script looks for what was sent."""
+
+    def test_found_nowhere_twice_it_is_sent_again_with_a_tag_of_its_own(self, server_case: RedisCase) -> None:
+        """Under the same tag the acknowledgement of one copy would remove the other."""
+        hand_on(server_case, C)
+        server_case.client.delete(server_case.queue())  # popped, and lost
+
+        assert 0.0 < look(server_case).next_in <= 1.0
+        assert server_case.pushed() == []
+        doubt(server_case)
+        look(server_case)
+
+        assert server_case.pushed() == [text_of(B).replace(f'"tag-{B}"', f'"tag-{B}~2"')]
+        assert (server_case.holder(), ids(server_case), sends(server_case)) == (B, [C], [2])
+        assert granted(start(server_case)).sent_again
+
+    def test_a_second_is_waited_for_between_the_two_looks(self, server_case: RedisCase) -> None:
+        hand_on(server_case)
+        server_case.client.delete(server_case.queue())
+
+        for _ in range(3):
+            look(server_case)
+
+        assert server_case.pushed() == []
+
+    @pytest.mark.parametrize("where", ["queue", "behind others", "in hand", "restored", "deep", "unknown"])
+    def test_while_it_is_there_it_is_not_sent_again(self, server_case: RedisCase, where: str) -> None:
+        """Nor where that cannot be asked."""
+        client = server_case.client
+        queue = server_case.queue()
+        unacked = f"{server_case.prefix}:unacked"
+        server_case.foreign = (unacked,)
+        hand_on(server_case, facts=IN_LINE[:-1] + f',"unacked":"{unacked}"}}')
+        if where == "behind others":
+            client.rpush(queue, *[f"other {i}" for i in range(900)])
+        elif where == "deep":
+            client.rpush(queue, *[f"other {i}" for i in range(1100)])
+        elif where != "queue":
+            client.delete(queue)
+        if where == "in hand":
+            client.hset(unacked, f"tag-{B}", "its JSON")
+        elif where == "restored":
+            restored = json.loads(text_of(B))
+            restored["headers"]["redelivered"] = True
+            client.rpush(queue, json.dumps(restored), *["other"] * 90)
+        elif where == "unknown":
+            client.set(unacked, "of another type")
+        length = client.llen(queue)
+
+        for _ in range(2):
+            look(server_case)
+            if client.hexists(server_case.key("n", "parked"), f"{B}\0gone"):
+                doubt(server_case)
+
+        assert (client.llen(queue), sends(server_case)) == (length, [1])
+
+    def test_a_message_without_a_tag_is_taken_for_there(self, server_case: RedisCase) -> None:
+        """Nobody can tell whether a worker has it in hand."""
+        hand_on(server_case, text="no tag")
+        server_case.client.delete(server_case.queue())
+
+        for _ in range(3):
+            look(server_case)
+
+        assert (server_case.pushed(), sends(server_case)) == ([], [1])
+
+    def test_its_claim_is_extended_while_it_is_there_and_told_the_third_time(
+        self, server_case: RedisCase
+    ) -> None:
+        """A queue that nobody consumes keeps the key, and operators have to know."""
+        hand_on(server_case, C)
+        told = []
+        for _ in range(4):
+            server_case.client.pexpire(server_case.key(), 4000)
+            told += look(server_case).unstarted
+            assert (server_case.remaining() or 0) > 25.0
+
+        queue = server_case.queue()
+        assert told == [Unstarted("n", B, queue, times, False) for times in (3, 4)]
+        assert (server_case.pushed(), ids(server_case)) == ([text_of(B)], [C])
+
+    def test_the_longer_it_lies_there_the_seldomer_it_is_looked_for(self, server_case: RedisCase) -> None:
+        """But in time for its claim to be extended."""
+        hand_on(server_case)
+        pauses = []
+        for left in (29_999, 20_000, 6_000, 4_000):
+            server_case.client.pexpire(server_case.key(), left)
+            pauses.append(look(server_case).next_in)
+
+        assert 1.9 < pauses[0] <= 2.0
+        assert 2.3 < pauses[1] <= 2.6
+        assert pauses[2] <= 1.1
+        assert 7.0 < pauses[3] <= 7.6
+
+    def test_lost_three_times_it_goes_to_the_end_of_its_line_and_that_is_told(
+        self, server_case: RedisCase
+    ) -> None:
+        hand_on(server_case, C)
+        for _ in range(3):
+            server_case.client.delete(server_case.queue())
+            look(server_case)
+            doubt(server_case)
+            sweep = look(server_case)
+
+        queue = server_case.queue()
+        assert sweep.unstarted == (Unstarted("n", B, queue, 3, True),)
+        assert (server_case.holder(), ids(server_case), server_case.pushed()) == (C, [B], [text_of(C)])
+
+    def test_back_in_line_and_lost_it_is_sent_again_at_once(self, server_case: RedisCase) -> None:
+        """Nobody looked until its claim had ended."""
+        hand_on(server_case, C)
+        server_case.client.delete(server_case.queue())
+        server_case.expire()
+
+        look(server_case)
+
+        assert server_case.pushed() == [text_of(B).replace(f'"tag-{B}"', f'"tag-{B}~2"')]
+
+    def test_refused_after_its_claim_has_ended_it_is_back_in_its_place(self, server_case: RedisCase) -> None:
+        """It is parked once, before those that waited behind it, and may be let go from there."""
+        hand_on(server_case, C, within=60.0)
+        server_case.expire()
+        server_case.client.set(server_case.key(), "another program's", px=30_000)
+
+        assert park(server_case, B).word == "repeated"
+
+        assert (ids(server_case), ids(server_case, handed_on=True)) == ([B, C], [])
+        server_case.make_late(B)
+        look(server_case)
+        assert (ids(server_case), server_case.pushed()[-1]) == ([C], text_of(B).replace(f"{B}", f"{B}~2"))
+
+    def test_whose_claim_another_program_replaced_is_back_in_its_place(self, server_case: RedisCase) -> None:
+        hand_on(server_case, C)
+        server_case.client.set(server_case.key(), "another program's", px=30_000)
+
+        look(server_case)
+
+        assert (ids(server_case), ids(server_case, handed_on=True)) == ([B, C], [])
+
+    def test_a_large_message_is_looked_for_in_a_few_steps(self, server_case: RedisCase) -> None:
+        """A restored one is found among the first 64 kB only; another copy does no harm."""
+        hand_on(server_case)
+        client = server_case.client
+        client.delete(server_case.queue())
+        restored = text_of(B).replace("a header's", "another")
+        client.rpush(server_case.queue(), restored, "x" * 100_000)
+
+        look(server_case)
+        doubt(server_case)
+        look(server_case)
+
+        assert sends(server_case) == [2]
+
+    def test_of_several_locks_one_copy_is_sent_and_it_comes_back_in_all_lines(
+        self, server_case: RedisCase
+    ) -> None:
+        both = joined(server_case.redis)
+        facts = IN_LINE[:-1] + ',"names":["m","n"]}'
+        both.acquire("m n", A, 30.0, facts=IN_LINE)
+        park(server_case, B, store=both, name="m n", facts=facts)
+        both.release("m n", A)
+        assert [ids(server_case, name, handed_on=True) for name in "mn"] == [[B], [B]]
+        server_case.client.delete(server_case.queue())
+
+        for name in "mnn":
+            look(server_case, name)
+        doubt(server_case, name="m")
+        for name in "mn":
+            look(server_case, name)
+        assert len(server_case.pushed()) == 1
+        for name in "mn":
+            server_case.expire(name)
+        look(server_case, "n")
+
+        assert [server_case.holder(name) for name in "mn"] == [B, B]
+        assert [ids(server_case, name, handed_on=True) for name in "mn"] == [[B], [B]]
+
+    def test_of_another_type_where_they_are_kept_it_is_told_and_others_go_on(
+        self, server_case: RedisCase
+    ) -> None:
+        server_case.take(A)
+        park(server_case, B)
+        server_case.client.set(server_case.key(part="sent"), "another program's")
+        server_case.foreign = (server_case.key(part="sent"),)
+
+        ((name, words),) = look(server_case).broken
+
+        assert (name, "WRONGTYPE" in words) == ("n", True)
+
+    def test_an_entry_that_nobody_can_read_is_forgotten(self, server_case: RedisCase) -> None:
+        """As of a version before this one, which forgets the text at the start."""
+        hand_on(server_case)
+        server_case.client.delete(server_case.key(part="parked"))
+
+        look(server_case)
+
+        assert ids(server_case, handed_on=True) == []
+
+
+class TestRhythm:
+    """How often a line is looked at while its lock is held."""
+
+    @pytest.mark.parametrize(
+        ("held_for", "least", "most"), [(0, 1.9, 2.1), (40, 9.0, 11.0), (3600, 20.0, 30.1)]
+    )
+    def test_the_longer_a_holder_has_held_it_the_seldomer(
+        self, case: StoreCase, held_for: float, least: float, most: float
+    ) -> None:
+        """A quarter of that time, until its lease ends: 20,000 idle lines cost the server little."""
+        since = time.time() - held_for
+        case.store.acquire("n", A, 30.0, facts=f'{{"state":"running","since":{since:.3f}}}')
+        park(case, B)
+
+        assert least < look(case).next_in <= most
+
+    def test_one_that_has_just_started_is_looked_at_soon(self, case: StoreCase) -> None:
+        """Its process may be killed, although its claim was old."""
+        case.store.acquire("n", A, 300.0, facts='{"state":"queued","since":1.0}')
+        park(case, B)
+        assert look(case).next_in > 100.0
+
+        case.store.acquire("n", "run/1", 300.0, facts='{"state":"running"}', instead_of=A, starts_run=True)
+
+        assert case.store.sweep().next_in <= 2.0
