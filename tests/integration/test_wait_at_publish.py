@@ -47,7 +47,7 @@ A_TICK = "shop/pay@2026-06-01T12:00:00+00:00"
 
 def push(case: RedisCase, token: str, *, band: int = 1, most: int = 100, **terms: Any) -> Any:
     """Publish a message whose text is its token and how it left."""
-    turn = Turn(CLAIMED, UNCLAIMED, PARKED, IN_LINE, band, most)
+    turn = Turn(CLAIMED, UNCLAIMED, PARKED, IN_LINE, band, most, hand_off=30.0)
     terms = {"queue": case.queue(), "text": f"<{token}{CLAIMED}>", "facts": ABOUT, "turn": turn, **terms}
     return case.store.claim_and_push("n", token, 30.0, **terms)
 

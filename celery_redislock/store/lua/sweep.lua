@@ -168,7 +168,7 @@ local function look(name)
   if text then
     tell(name, 'promoted', promoted, text, sends, kept)
   end
-  if promoted or is_freed then
+  if is_freed then
     return
   end
   local holders = permit and permit.holders() or {1, held, call('PTTL', lock)}
@@ -179,7 +179,9 @@ local function look(name)
   local left = permit and permit.ends_in(0) or not permit and call('PTTL', lock)
   latest = left and left >= 0 and math.min(latest, now + left + 5) or latest
   latest = is_elsewhere and math.min(latest, now + OF_ANOTHER_HOME) or latest
-  call('ZADD', lines, 'XX', latest < math.huge and latest or now + LATEST, name)
+  if not promoted then
+    call('ZADD', lines, 'XX', latest < math.huge and latest or now + LATEST, name)
+  end
 end
 
 for _, name in ipairs(call('ZRANGEBYSCORE', lines, '-inf', now, 'LIMIT', 0, count)) do
