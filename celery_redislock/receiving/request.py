@@ -344,9 +344,8 @@ class LockRequest(Request):
             for each in dict.fromkeys((lock, delivery.locks.copies)):
                 if each is not None:
                     turn = HoldInHand(each, parked_as, lives_for, self, is_run=False)
-                    turn.token += (
-                        "" if each == lock else " beside"
-                    )  # the watchdog knows holds by their tokens
+                    # The watchdog knows holds by their tokens.
+                    turn.token += " beside" if lock not in {None, each} else ""
                     self._renew(turn, first=2 * PAUSE)
             return
         if lock is None or message is None or not message.claimed or message.stands_for_period:

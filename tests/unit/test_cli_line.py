@@ -361,12 +361,13 @@ class TestDropped:
         assert (in_line(shop)[-1], shop.state("d")) == ("d", "PENDING")
 
     @pytest.mark.usefixtures("task")
-    def test_one_whose_turn_came_meanwhile_runs(self, shop: Shop, monkeypatch: Any) -> None:
+    def test_one_that_has_started_meanwhile_runs(self, shop: Shop, monkeypatch: Any) -> None:
         """Between the look and the act; it is told, and no result is stored."""
         leave = shop.store.leave
 
         def too_late(*args: Any, **more: Any) -> Any:
             shop.store.release(KEY, "holder/1")
+            assert shop.run() == 7
             return leave(*args, **more)
 
         monkeypatch.setattr(shop.store, "leave", too_late)
@@ -377,7 +378,6 @@ class TestDropped:
             1,
             f"a has left the line of {KEY} meanwhile: its turn has come, or it was dropped\n",
         )
-        assert shop.run() == 7
         assert shop.state("a") == "SUCCESS"
 
     @pytest.mark.usefixtures("task")

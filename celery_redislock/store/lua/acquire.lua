@@ -63,8 +63,9 @@ end
 -- Nobody goes before who waits in line: not where a hold has expired, and not where the first one is also in the
 -- line of another lock that is held.
 local function first_in_line()
-  local line = string.sub(lock, 1, -5) .. 'line'
-  if call('EXISTS', line, string.sub(lock, 1, -5) .. 'sent') == 0 then
+  local stem = string.sub(lock, 1, -5)
+  local line = stem .. 'line'
+  if call('EXISTS', line, stem .. 'sent') == 0 then
     return
   end
 include('line')

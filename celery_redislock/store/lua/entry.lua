@@ -14,12 +14,17 @@ local function take_out(stem, id)
   return redis.pcall('ZREM', stem .. 'line', id) == 1 or was_sent
 end
 
+-- The stem of another lock, by the stem and name of this one.
+local function stem_beside(stem, name, other)
+  return string.sub(stem, 1, -3 - #name) .. other .. '}:'
+end
+
 -- The other locks, by their stems, that who has these facts waits for as well (line.lua).
 local function others_of(stem, name, facts)
   local others = {}
   for _, other in ipairs(string.find(facts, '"names":[', 1, true) and cjson.decode(facts).names or {}) do
     if other ~= name then
-      others[string.sub(stem, 1, -3 - #name) .. other .. '}:'] = other
+      others[stem_beside(stem, name, other)] = other
     end
   end
   return others

@@ -61,8 +61,11 @@ local function with_promoted(answer, promoted, text, sends, kept)
   return answer
 end
 
+-- Whether only another home can serve the first in the line that was looked at last.
+local is_elsewhere = false
+
 -- Returns nothing where nobody waits, or could be served; an id, its text and how often it was sent and extended where
--- the caller publishes it, and others after it when that is settled; as the fifth, that only another home can serve it.
+-- the caller publishes it, and others after it when that is settled.
 -- Those that are pushed leave as long as there is room. `only`: this very
 -- one, whatever its place; it holds the lock already. `permit`: of the lock, where the caller knows it.
 -- pcall where a key may be of another type: the caller has released a lock, and one key's trouble stays there.
@@ -72,6 +75,7 @@ local function wake(lock, index, name, home, only, permit)
   local sent = stem .. 'sent'
   local now = now_ms()
   local rank = 0
+  is_elsewhere = false
   if not only and not permit and call('EXISTS', sent) == 1 then
     local held = call('GET', lock)
     permit = is_marker(held) and permits(lock, index, name, held) or nil
@@ -104,7 +108,8 @@ local function wake(lock, index, name, home, only, permit)
         call('PEXPIRE', lock, OF_ANOTHER_HOME)
       end
       redis.pcall('ZADD', lines, now + OF_ANOTHER_HOME, name)
-      return nil, nil, nil, nil, true
+      is_elsewhere = true
+      return
     else
       -- A copy of a message whose run has ended goes without the lock: who sees the result finds that free.
       local takes = kind == 'ring' or call('EXISTS', stem .. 'mark:' .. id) == 0

@@ -11,7 +11,7 @@ local MOST_SENDS = 3
 
 local function noted_at(stem, name, facts)
   local names = string.find(facts, '"names":[', 1, true) and cjson.decode(facts).names
-  return (names and string.sub(stem, 1, -3 - #name) .. names[1] .. '}:' or stem) .. 'parked'
+  return (names and stem_beside(stem, name, names[1]) or stem) .. 'parked'
 end
 
 local function note_of(noted, id, what)

@@ -1,4 +1,4 @@
--- A message that was given to the caller has been published: it leaves the line, and is kept until it has started
+-- A message that was given to the caller has been published: it leaves the line. It is kept until it has started
 -- (sent.lua). One that went without the lock lets the next one have it. Atomic; repeating it is harmless.
 --
 -- KEYS  1  lock   string `token NUL json`

@@ -161,9 +161,9 @@ local function look(name)
     latest = math.min(latest, soonest)
     is_freed = freed
   end
-  local promoted, text, sends, kept, is_elsewhere
+  local promoted, text, sends, kept
   if is_freed or permit then
-    promoted, text, sends, kept, is_elsewhere = wake(lock, index, name, home, nil, permit)
+    promoted, text, sends, kept = wake(lock, index, name, home, nil, permit)
   end
   if text then
     tell(name, 'promoted', promoted, text, sends, kept)
@@ -178,7 +178,7 @@ local function look(name)
   end
   local left = permit and permit.ends_in(0) or not permit and call('PTTL', lock)
   latest = left and left >= 0 and math.min(latest, now + left + 5) or latest
-  latest = is_elsewhere and math.min(latest, now + OF_ANOTHER_HOME) or latest
+  latest = permit and is_elsewhere and math.min(latest, now + OF_ANOTHER_HOME) or latest
   if not promoted then
     call('ZADD', lines, 'XX', latest < math.huge and latest or now + LATEST, name)
   end

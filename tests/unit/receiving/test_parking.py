@@ -294,7 +294,7 @@ class TestLongestWait:
             pass
         message = shop.message()
         promote.install(shop.app, shop.store)
-        shop.store.force_release(KEY)
+        shop.store.leave(KEY, carried(message).token)
         with hold(task, 7, task_id="another"):
             let_pass(shop, monkeypatch, 600.0)
             assert isinstance(shop.run(shop.receive(message, redelivered=True)), Ignore)
@@ -497,7 +497,7 @@ def test_what_waits_in_line_is_told_once_however_often_it_is_parked(
             task.apply_async((7,), task_id="t1")
             shop.run()
     message = shop.message()
-    shop.store.force_release(KEY)
+    shop.store.leave(KEY, carried(message).token)
     with hold(task, 7, task_id="second"):
         shop.run(shop.receive(message))
 

@@ -16,7 +16,7 @@ STORE = "celery_redislock.store"
 LUA = files(STORE) / "lua"
 
 #: These are only included by others.
-INCLUDED = {"each", "entry", "history", "index", "keys", "line", "permits", "place"}
+INCLUDED = {"each", "entry", "found", "history", "index", "keys", "line", "permits", "place", "sent"}
 
 
 def test_the_scripts_are_exactly_the_files() -> None:
@@ -77,7 +77,7 @@ class TestEachScript:
 OF_A_CHECK = {"SCAN"}
 
 #: What a script calls only where the lock server is the broker, or the result backend, as their user.
-OF_SHARED_SERVERS = {"LPUSH", "GETRANGE", "SETEX", "PUBLISH"}
+OF_SHARED_SERVERS = {"LPUSH", "LPOS", "LINDEX", "LLEN", "GETRANGE", "SETEX", "PUBLISH"}
 
 
 def test_the_user_of_the_pages_may_run_each_command_that_a_script_calls() -> None:
@@ -117,7 +117,7 @@ def test_what_keys_are_called_is_derived_in_one_place(name: str) -> None:
     """A Cluster wants every key declared that a script may touch."""
     body = re.sub(r"^--.*$", "", (LUA / f"{name}.lua").read_text("utf-8"), flags=re.MULTILINE)
 
-    looks = body.count("string.sub(lock, 1, -5) .. 'line'")  # release.lua says why
+    looks = body.count("local stem = string.sub(lock, 1, -5)\n")  # release.lua says why
     others = body.count(
         "string.sub(stem, 1, -3 - #name) .. other .. '}:'"
     )  # the locks of one that waits for several
