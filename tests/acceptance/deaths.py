@@ -5,10 +5,11 @@ A worker installs this when it imports its project. The package knows of no such
 
 import os
 import signal
-from collections.abc import Callable, Mapping
-from functools import wraps
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, wraps
 from typing import Any
 
+from celery_redislock.publishing.message import HEADER
 from tests.acceptance.journal import Journal, is_pool_child
 
 #: A message is about to be parked; it is parked (and acknowledged, where that is one step).
@@ -17,6 +18,10 @@ PARKING, PARKED = "parking", "parked"
 RELEASING, RELEASED, PUBLISHED = "releasing", "released", "published"
 #: A look at lines has promoted the next one.
 SWEPT = "swept"
+#: One that was handed the lock was taken from its queue, and nobody has noted that; it is noted who has it.
+POPPED, IN_HAND = "popped", "in hand"
+#: Its run is about to take its lock; its whole worker dies.
+STARTING = "starting"
 
 
 def install(journal: Journal, plan: Mapping[str, Any]) -> None:
@@ -25,10 +30,12 @@ def install(journal: Journal, plan: Mapping[str, Any]) -> None:
     Args:
         journal: counts how often the point was reached, and notes under ``deaths`` where which process died.
         plan: ``dies`` (``at`` a point, ``number``: when it is reached that often) and ``terms``
-            (``HAND_OFF``, ``PUBLISHING``: seconds).
+            (``PUBLISHING``: seconds).
     """
     from celery_redislock.publishing import promote
     from celery_redislock.receiving import parking
+    from celery_redislock.receiving.in_hand import WorkerName
+    from celery_redislock.running import unique
     from celery_redislock.store.redisstore import RedisStore
 
     for name, seconds in plan.get("terms", {}).items():
@@ -38,27 +45,34 @@ def install(journal: Journal, plan: Mapping[str, Any]) -> None:
         return
     point, number = dies["at"], dies.get("number", 1)
 
-    def die(in_child: bool) -> None:
+    def die(*, in_child: bool) -> None:
         if is_pool_child() is in_child and journal.count(f"deaths at {point}") == number:
             journal.note("deaths", [point, os.getpid()])
+            if point == STARTING:
+                os.kill(os.getppid(), signal.SIGKILL)
             os.kill(os.getpid(), signal.SIGKILL)
 
-    match point:
-        case "parking":
-            _before(RedisStore, "park", lambda *_: die(in_child=False))
-        case "parked":
-            _after(RedisStore, "park", lambda: die(in_child=False))
-        case "releasing":
-            for verb in ("release", "release_and_store"):
-                _before(RedisStore, verb, lambda *_: die(in_child=True))
-        case "released":
-            _before(RedisStore, "_ended", lambda _, answer: answer.released and die(in_child=True))
-        case "published":
-            _before(RedisStore, "settle", lambda *_: die(in_child=True))
-        case "swept":
-            _before(promote, "publish_promoted", lambda *_: die(in_child=False))
-        case _:
-            raise ValueError(f"{point!r} is no point")
+    in_main, in_child = partial(die, in_child=False), partial(die, in_child=True)
+    points: Mapping[str, Sequence[tuple[Callable[..., None], Any, str, Callable[..., object]]]] = {
+        PARKING: [(_before, RedisStore, "park", lambda *_: in_main())],
+        PARKED: [(_after, RedisStore, "park", lambda *_: in_main())],
+        RELEASING: [
+            (_before, RedisStore, verb, lambda *_: in_child()) for verb in ("release", "release_and_store")
+        ],
+        RELEASED: [(_before, RedisStore, "_ended", lambda _, answer: answer.released and in_child())],
+        PUBLISHED: [(_before, RedisStore, "settle", lambda *_: in_child())],
+        POPPED: [(_before, WorkerName, "write", lambda *args: waited(args[2]) and in_main())],
+        IN_HAND: [(_after, WorkerName, "write", lambda *args: waited(args[2]) and in_main())],
+        STARTING: [(_before, unique, "start", lambda run: run.parked_as and in_child())],
+        SWEPT: [(_before, promote, "publish_promoted", lambda *_: in_main())],
+    }
+    for how, owner, name, act in points[point]:
+        how(owner, name, act)
+
+
+def waited(message: Any) -> bool:
+    """Whether a message has waited in line."""
+    return '"l":' in str(message.headers.get(HEADER))
 
 
 def _before(owner: Any, name: str, act: Callable[..., object]) -> None:
@@ -72,13 +86,13 @@ def _before(owner: Any, name: str, act: Callable[..., object]) -> None:
     setattr(owner, name, wrapped)
 
 
-def _after(owner: Any, name: str, act: Callable[[], object]) -> None:
+def _after(owner: Any, name: str, act: Callable[..., object]) -> None:
     function = getattr(owner, name)
 
     @wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         answer = function(*args, **kwargs)
-        act()
+        act(*args)
         return answer
 
     setattr(owner, name, wrapped)

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import pytest
 
 from celery_redislock.publishing.message import HEADER
-from celery_redislock.publishing.promote import HAND_OFF
 from celery_redislock.store.store import Entry
 from tests.acceptance.brokers import REDIS, Site
 from tests.acceptance.harness import Project, throughout, wait_until
@@ -86,7 +85,7 @@ def park_one(project: Project, key: str) -> str:
     task.apply_async((key,), queue=project.aside)
     text = project.redis.rpop(f"{prefix}:{project.aside}")
     token = json.loads(json.loads(text)["headers"][HEADER])["t"]
-    entry = Entry("push", f"{prefix}:celery", HAND_OFF, '{"state":"queued","line":1}', text.decode())
+    entry = Entry("push", f"{prefix}:celery", 60.0, '{"state":"queued","line":1}', text.decode())
     handle = task.lock_for(key)
     stem = f"{prefix}:redislock:{{{handle.key}}}"
     project.redis.set(f"{stem}:lock", 'somebody/x\0{"state":"running"}', px=20_000)
