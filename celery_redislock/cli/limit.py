@@ -16,6 +16,7 @@ from celery_redislock.locks.force import user
 from celery_redislock.locks.limits import A_YEAR
 from celery_redislock.publishing import promote
 from celery_redislock.publishing.handle import LockHandle
+from celery_redislock.store.store import MOST_HOLDERS
 
 #: Said where a number was set, and the task of the key is not known.
 _DOUBT = (
@@ -48,8 +49,8 @@ def limit(
         promote.install(server.app, server.store)
     is_look = not reset and len(words) == 1
     *subject, number = words if not (reset or is_look) else (*words, "")
-    if not (reset or is_look or re.fullmatch("[0-9]+", number)):
-        raise Trouble(f"{number!r} is no whole number: give N last, or --reset")
+    if not (reset or is_look or re.fullmatch("[0-9]{1,9}", number)):
+        raise Trouble(f"{number!r} is no whole number from 1 to {MOST_HOLDERS}: give N last, or --reset")
     if seconds is not None and (reset or is_look):
         raise Trouble("--for is how long an N counts: give N, without --reset")
     try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_redislock.declaring.call_options import from_header, override
 from celery_redislock.declaring.keys import Binder, KeyRule, Resources, parse_key, teller
-from celery_redislock.declaring.kinds import COUNT
+from celery_redislock.declaring.kinds import HOLDERS
 from celery_redislock.declaring.options import ENABLED_VARIABLE, LockOptions, LockSettings, read_options
 from celery_redislock.declaring.server import DECLARATION, joined_for, settings_of, store_of
 from celery_redislock.declaring.table import INHERIT, TASK_ROWS
@@ -115,7 +115,7 @@ class Declaration:
             )
             raise LockOptionError(self.task.name, [problem]) from error
         try:
-            return options._replace(lock_limit=int(str(COUNT.read(said))))
+            return options._replace(lock_limit=int(str(HOLDERS.read(said))))
         except ValueError as error:
             problem = f"what the lock_limit callable returned {error}"
             raise LockOptionError(self.task.name, [problem]) from error

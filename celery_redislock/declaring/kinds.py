@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from math import inf
 
-from celery_redislock.store.store import TEN_YEARS
+from celery_redislock.store.store import MOST_HOLDERS, TEN_YEARS
 from celery_redislock.wire.clock import is_seconds
 
 
@@ -120,10 +120,17 @@ def _is_count(value: object) -> bool:
     return type(value) is int and value >= 1
 
 
+def _is_holders(value: object) -> bool:
+    return type(value) is int and 1 <= value <= MOST_HOLDERS
+
+
 COUNT = Kind("a whole number from 1 on", _is_count)
+_NUMBER = f"a whole number from 1 to {MOST_HOLDERS}"
+_NO_LIMIT = "; a call without a limit takes lock=None"
+HOLDERS = Kind(_NUMBER + _NO_LIMIT, _is_holders)
 LIMIT = Kind(
-    "a whole number from 1 on, or a callable of the call's arguments, by name, that returns one",
-    lambda value: _is_count(value) or (callable(value) and not isinstance(value, type)),
+    f"{_NUMBER}, or a callable of the call's arguments, by name, that returns one{_NO_LIMIT}",
+    lambda value: _is_holders(value) or (callable(value) and not isinstance(value, type)),
 )
 #: Texts are refused: ``"false"`` would be true.
 FLAG = Kind("True or False", lambda value: isinstance(value, bool))

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from celery_redislock.exceptions import LockOptionError
-from celery_redislock.store.store import TEN_YEARS, too_short
+from celery_redislock.store.store import MOST_HOLDERS, TEN_YEARS, too_short
 from celery_redislock.wire.clock import is_seconds
 
 #: What other libraries call the terms of a lock, and what they are here.
@@ -19,9 +19,6 @@ _OTHERS = {
 
 #: Half of a character: no bytes of UTF-8 stand for it.
 _UNSENDABLE = re.compile("[\ud800-\udfff]")
-
-#: More places than anybody counts one by one.
-MOST = 1_000_000
 
 
 def check_store(name: object, store: object, has: str, made_by: str) -> None:
@@ -64,8 +61,8 @@ def check_terms(  # noqa: PLR0912  one for each term
 ) -> None:  # fmt: skip
     """Raise :class:`LockOptionError`, with all problems, unless a lock can have these terms.
 
-    ``least``: seconds that a ttl is at least. ``counts``: whole numbers from 1 on, by the names of their
-    arguments.
+    ``least``: seconds that a ttl is at least. ``counts``: whole numbers from 1 to 10,000, by the names of
+    their arguments.
     """
     problems = []
     if not isinstance(name, str) or not name:
@@ -97,8 +94,8 @@ def check_terms(  # noqa: PLR0912  one for each term
             more = ", or in asyncio 'cancel'" if argument == "on_lost" else ""
             problems.append(f"{argument}={call!r} cannot be called; give a function{more}")
     for argument, count in counts.items():
-        if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MOST:
-            problems.append(f"{argument}={count!r} is not a whole number from 1 to {MOST}")
+        if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MOST_HOLDERS:
+            problems.append(f"{argument}={count!r} is not a whole number from 1 to {MOST_HOLDERS}")
     if problems:
         raise LockOptionError(repr(name), problems)
 

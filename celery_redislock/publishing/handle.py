@@ -5,7 +5,7 @@ from datetime import timedelta
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
-from celery_redislock.declaring.kinds import COUNT, Seconds
+from celery_redislock.declaring.kinds import HOLDERS, Seconds
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.force import facts_of_force
 from celery_redislock.locks.limits import A_YEAR, replace_limit
@@ -169,7 +169,7 @@ class LockHandle:
         both. One request for each.
 
         Args:
-            value: so many may hold the lock at once, from 1 on.
+            value: so many may hold the lock at once, from 1 to 10,000.
             for_: seconds, or a ``timedelta``, after which the task's own limit counts again; a year.
             reset: the task's own limit counts again from now on.
             by: who sets it, as shown by ``celery redislock show``; the host and process are noted anyway.
@@ -192,7 +192,7 @@ class LockHandle:
         except ValueError as error:
             problems.append(f"for_ {error}")
         try:
-            COUNT.read(1 if reset else value)
+            HOLDERS.read(1 if reset else value)
         except ValueError as error:
             problems.append(f"limit {error}")
         if problems:

@@ -600,6 +600,33 @@ def test_all_of_many_holders_are_told(case: StoreCase) -> None:
     assert len(case.store.holders("n")) == 1200
 
 
+@pytest.mark.parametrize("limit", [2**63 - 1, 10**30, 10**400], ids=["2**63 - 1", "10**30", "10**400"])
+def test_a_limit_that_no_script_can_write_gives_every_place(case: StoreCase, limit: int) -> None:
+    """As an old version may name one, or set one. Each holds the lock, and ends its hold."""
+    for token in (A, B):
+        granted(take(case, token, limit))
+    case.store.limit("n", limit, ttl=60.0)
+    granted(take(case, C, limit))
+
+    assert holders(case) == {A, B, C}
+    assert list(case.store.renew([Term("n", A, 30.0)]).renewed) == [True]
+    for token in (A, B, C):
+        assert case.store.release("n", token).released
+    assert holders(case) == set()
+
+
+def test_a_marker_whose_number_an_old_version_could_not_write_is_one(server_case: RedisCase) -> None:
+    """A number from 2**63 on was written below zero. Its holders are seen, and others get their places."""
+    take(server_case, A, 2**63 - 1)
+    server_case.client.set(server_case.key(), f'permits/{-(2**63)}\0{{"limit":{-(2**63)}}}', px=30_000)
+
+    assert holders(server_case) == {A}
+    granted(take(server_case, B, 3))
+    assert refused(take(server_case, C, 2)).because == "run"
+    assert server_case.store.release("n", A).released
+    assert holders(server_case) == {B}
+
+
 def letters(tokens: Iterable[str]) -> list[str]:
     """Whose tokens they are."""
     return [token.removeprefix("job-")[0].upper() for token in tokens]

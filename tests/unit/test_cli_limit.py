@@ -3,6 +3,7 @@
 import getpass
 import json
 import os
+import sys
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,9 @@ from celery_redislock.exceptions import LockOptionError
 from tests.unit.shop import KEY, Shop, body
 
 LOCK = {"lock": "while_executing", "lock_key": "account:{account_id}"}
+
+#: What is said of a number that is out of range, to those who mean none.
+RANGE = "give a whole number from 1 to 10000; a call without a limit takes lock=None"
 
 DOUBT = (
     "nothing shows that a task with this key has a lock_limit above 1, or a callable; without one the number "
@@ -89,7 +93,9 @@ def test_list_and_show_name_every_holder_and_release_takes_one_or_all(shop: Shop
     ("words", "said"),
     [
         (["account:7", "many"], "'many' is no whole number"),
-        (["account:7", "0"], "limit is 0; give a whole number from 1 on"),
+        (["account:7", "0"], f"limit is 0; {RANGE}"),
+        (["account:7", "10001"], f"limit is 10001; {RANGE}"),
+        (["account:7", "9" * 5000], "is no whole number from 1 to 10000: give N last"),
         (["account:7", "\N{SUPERSCRIPT TWO}"], "is no whole number"),
         (["account:7", "5", "--for", "soon"], "'soon' is no time of up to a year"),
         (["nobody", "7", "5"], "'nobody' is not a task known here"),
@@ -218,6 +224,7 @@ def test_a_handle_tells_and_changes_a_limit(shop: Shop, task: Any) -> None:
     ("value", "options", "said"),
     [
         (0, {}, "limit is 0"),
+        (10_001, {}, f"limit is 10001; {RANGE}"),
         (True, {}, "limit is True"),
         (5, {"for_": -1}, "for_ is -1"),
         ("5", {}, "limit is '5'"),
@@ -238,7 +245,8 @@ def test_in_a_scope_of_two_locks_the_limit_counts_for_both(shop: Shop) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"lock_limit": 0}, "lock_limit is 0; give a whole number from 1 on"),
+        ({"lock_limit": 0}, "lock_limit is 0; give a whole number from 1 to 10000"),
+        ({"lock_limit": 10_001}, "lock_limit is 10001; .*; a call without a limit takes lock=None"),
         ({"lock_limit": "3"}, "lock_limit is '3'"),
         ({"lock_limit": True}, "lock_limit is True"),
         (
@@ -252,6 +260,27 @@ def test_a_limit_that_is_none_is_refused_when_the_task_is_bound(
 ) -> None:
     with pytest.raises(LockOptionError, match=said):
         shop.unique(body, **options)
+
+
+def test_the_largest_limit_is_one_everywhere(shop: Shop) -> None:
+    """10,000: as an option, from a callable, and in place of either."""
+    option = shop.unique(body, **LOCK, lock_limit=10_000)
+    answer = shop.unique(body, name="shop.other", lock_key="order:{account_id}", lock_limit=lambda _: 10_000)
+
+    assert option.lock_for(7).limit(10_000)[0] == 10_000
+    assert not answer.delay(7).is_duplicate
+
+
+def test_a_callable_that_means_no_limit_is_told_how_a_call_has_none(shop: Shop) -> None:
+    """The caller is, as of any other answer that is no limit. Such a call takes no lock."""
+    task = shop.unique(body, **LOCK, lock_limit=lambda _: sys.maxsize)
+
+    with pytest.raises(LockOptionError, match=f"returned is {sys.maxsize}; {RANGE}"):
+        task.delay(7)
+    task.apply_async((7,), lock=None)
+
+    assert shop.messages()
+    assert shop.store.holders(KEY) == ()
 
 
 def test_a_callable_is_asked_once_for_each_call(shop: Shop) -> None:

@@ -118,7 +118,7 @@ class Semaphore(Permits):
         Args:
             store: where it is kept, from :func:`celery_redislock.locks.aio.connect`.
             name: of the resource, as for a :class:`celery_redislock.locks.Lock`.
-            limit: so many places, from 1 on. :meth:`set_limit` replaces it for all processes.
+            limit: so many places, from 1 to 10,000. :meth:`set_limit` replaces it for all processes.
             ttl: seconds a hold outlives its last renewal, as for a Lock.
             wait: seconds ``async with semaphore:`` waits, then raises :class:`LockBusy`; ``None`` for ever.
             owner: who holds, shown to those who are refused; host, process and task by default.
@@ -128,7 +128,7 @@ class Semaphore(Permits):
             others: none, as for a Lock.
 
         Raises:
-            LockOptionError: the name is no text or empty, the limit no whole number from 1 on, or a time is
+            LockOptionError: the name is no text or empty, the limit no whole number in range, or a time is
                 not a number of seconds in range.
         """
         check_store(name, store, "verbs", "aio.connect")

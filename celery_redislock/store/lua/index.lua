@@ -25,7 +25,7 @@ end
 
 -- Whether several may hold a lock, by its value (permits.lua).
 local function is_marker(value)
-  return value and string.find(value, '^permits/%d+%z{"limit":')
+  return value and string.find(value, MARKER)
 end
 
 -- Takes off expired members: now and then, and a hundred at a time, because all those of a quiet hour would

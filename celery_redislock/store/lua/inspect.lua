@@ -11,7 +11,7 @@ local call = redis.call
 include('keys')
 local found = call('GET', KEYS[1])
 local answer
-if found and string.find(found, '^permits/%d+%z{"limit":') then
+if found and string.find(found, MARKER) then
   -- Reads only, unlike permits.lua.
   local stem = stem_of(KEYS[1])
   local now = now_ms()

@@ -8,6 +8,9 @@
 --   {N}:refused  {N}:forced                         what happened (history.lua)
 --   {N}:mark:MESSAGE  {N}:note:NONCE  {N}:bell:NONCE
 
+-- The value of a lock that several hold (permits.lua). Below zero: Lua could not write the number.
+local MARKER = '^permits/(%-?%d+)%z{"limit":%-?%d+(,?)'
+
 -- `{N}:`, of the key of a lock; and of the start of all such keys and a lock's name.
 local function stem_of(lock)
   return string.sub(lock, 1, -5)

@@ -8,10 +8,13 @@
 --                that it takes, where they are several
 --   {N}:limit    string `N NUL json`: replaces what processes know, until it expires
 --
+-- A larger number is not written, which Lua may not be able to: a marker may name less than the least.
+local MOST = 1000000000
+
 -- Returns the permits of a lock as they are now; nil where one holder has it alone. `held`: the lock's value.
 include('sent')
 permits = function(lock, index, name, held)
-  local marked, weighs = string.match(held or '', '^permits/(%d+)%z{"limit":%d+(,?)')
+  local marked, weighs = string.match(held or '', MARKER)
   if held and not marked then
     return
   end
@@ -146,7 +149,7 @@ permits = function(lock, index, name, held)
     call('ZADD', set, now + ttl, token)
     call('HSET', holders, token, facts)
     -- While one is set, the holders' own are not compared.
-    marked = string.format('%d', math.min(limit, asked, self.is_set and tonumber(marked) or asked))
+    marked = string.format('%d', math.min(limit, asked, self.is_set and tonumber(marked) or asked, MOST))
     return self.mark()
   end
 

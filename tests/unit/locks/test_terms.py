@@ -7,7 +7,7 @@ import redis
 import redis.asyncio
 
 from celery_redislock.exceptions import LockOptionError
-from celery_redislock.locks import Lock, ReadWriteLock, Semaphore, aio, connect
+from celery_redislock.locks import Lock, MemoryStore, ReadWriteLock, Semaphore, aio, connect
 from tests.kinds import BOUNDED
 
 URL = "redis://:secret@127.0.0.1:1/0"
@@ -27,6 +27,31 @@ def test_a_lock_says_what_it_takes_in_place_of_a_store(kind: Any, store: Any) ->
 def test_a_lock_of_a_loop_says_likewise(kind: Any, store: Any) -> None:
     with pytest.raises(LockOptionError, match=r"is no store for it; give what aio\.connect\(\) returns"):
         kind(store, "n")
+
+
+@pytest.mark.parametrize(
+    "semaphore",
+    [
+        lambda limit: Semaphore(MemoryStore(), "n", limit),
+        lambda limit: aio.Semaphore(aio.connect(URL), "n", limit),
+    ],
+    ids=["of threads", "of a loop"],
+)
+def test_a_semaphore_has_ten_thousand_places_at_most(semaphore: Any) -> None:
+    """Who is refused looks at all holders, which keeps the server from others."""
+    assert semaphore(10_000).limit == 10_000
+
+    with pytest.raises(LockOptionError, match="limit=10001 is not a whole number from 1 to 10000"):
+        semaphore(10_001)
+
+
+def test_a_semaphore_is_set_to_no_more_places_and_asked_for_no_more() -> None:
+    seats = Semaphore(MemoryStore(), "n", 2)
+
+    with pytest.raises(LockOptionError, match="limit=10001 is not a whole number from 1 to 10000"):
+        seats.set_limit(10_001)
+    with pytest.raises(LockOptionError, match="permits=10001 is not a whole number from 1 to 10000"):
+        seats.acquire(10_001)
 
 
 def test_a_semaphore_of_a_client_has_a_ttl_that_outlives_its_calls() -> None:
