@@ -145,7 +145,7 @@ def _subject(server: LockServer, words: tuple[str, ...]) -> Subject:
     holders = _holders_of(server, keys)
     histories = [*map(server.store.happened, keys)]
     is_key = any(one.refused or one.forced for one in histories)
-    if holders or is_key or any(server.store.waiting(key)[0] for key in keys):
+    if holders or is_key or any(server.store.waiting(key, last=0)[0] for key in keys):
         return Subject(name, holders, [], keys, _only(holders))
     # One look at all locks, of which there may be many.
     by_name = [holder for holder in server.holders() if name in {holder.owner, holder.task}]

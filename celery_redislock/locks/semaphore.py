@@ -289,7 +289,7 @@ class Semaphore(Permits):
         return self._available(self._store)
 
     def waiting(self) -> tuple[Hold, ...]:
-        """Return who waits in line, in order, as they will hold it; one request, as holders()."""
+        """Return who waits in line, in order, as they will hold it; one request for 100."""
         return self._waiting(self._store)
 
     def set_limit(

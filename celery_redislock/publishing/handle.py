@@ -200,17 +200,36 @@ class LockHandle:
         keys = [self.key] if self._queued_key is None else [self._queued_key, self.key]
         return replace_limit(self._store, keys, None if reset else value, seconds, by=by)
 
-    def waiting(self) -> list[Holder]:
-        """Return who waits in line for the lock, in order, as they will hold it; one request.
+    def waiting(self, *, offset: int = 0, limit: int | None = None) -> list[Holder]:
+        """Return who waits in line for the lock, in order, as they will hold it; one request for 100.
 
         ``since`` is when each was parked. A :class:`~celery_redislock.locks.Lock` that waits has no ``task``.
-        In a scope that has two locks those follow who wait to be the queued call; two requests.
+        In a scope that has two locks those follow who wait to be the queued call; one request more. The line
+        moves on between two requests, so they are no picture of one moment.
+
+        Args:
+            offset: so many are left out at the beginning.
+            limit: so many are returned at most; ``None``: all.
 
         Raises:
+            LockOptionError: the offset is no whole number from 0 on, or the limit none from 1 on.
             LockUnavailable: the lock server cannot be reached.
         """
-        names = [self.key] if self._queued_key is None else [self.key, self._queued_key]
-        return [Holder.in_line(waiter) for name in names for waiter in self._store.waiting(name)[1]]
+        problems = [
+            f"{name}={value!r} is not a whole number from {least} on"
+            for name, value, least in (("offset", offset, 0), ("limit", 1 if limit is None else limit, 1))
+            if type(value) is not int or value < least
+        ]
+        if problems:
+            raise LockOptionError(self._task.name, problems)
+        found: list[Holder] = []
+        for name in [self.key] if self._queued_key is None else [self.key, self._queued_key]:
+            if len(found) != limit:
+                last = -1 if limit is None else offset + limit - len(found) - 1
+                length, waiters = self._store.waiting(name, first=offset, last=last)
+                found += map(Holder.in_line, waiters)
+                offset = max(0, offset - length)
+        return found
 
     def release(self, *, reason: str, only: Literal["queued"] | None = None) -> Holder | None:
         """Take the lock away from its holder, period included; an operator's act, logged as WARNING.

@@ -448,8 +448,7 @@ class MemoryStore(LockStore):
     ) -> tuple[int, list[Waiter]]:  # fmt: skip
         with self._lock:
             line = (self._sent if handed_on else self._lines).get(name, [])
-            first = max(0, first + len(line)) if first < 0 else first
-            asked = line[first : len(line) + 1 + last if last < 0 else last + 1]
+            asked = line[first : None if last < 0 else last + 1]
             return len(line), [
                 Waiter(id_, entry.kind, entry.to, hold, self._sends.get(id_, (0, 0))[0])
                 for _, id_, entry, *_ in asked

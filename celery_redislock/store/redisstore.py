@@ -103,6 +103,9 @@ RENEWALS_PER_CALL = 200
 #: Locks that one call looks at for their holders.
 HOLDERS_PER_CALL = 100
 
+#: Waiters that one call tells: bounds likewise (about 6 µs each, 50 where their messages have 20 kB).
+WAITERS_PER_CALL = 100
+
 #: Requests of a thousand keys each in which other prefixes are looked for.
 SCANS = 100
 
@@ -468,8 +471,16 @@ class RedisStore(LockStore):
         self, name: str, *, first: int = 0, last: int = -1, handed_on: bool = False
     ) -> tuple[int, list[Waiter]]:  # fmt: skip
         keys = [self._base(name) + "lock"]
-        args = [str(first), str(last), "sent" if handed_on else "line"]
-        return self._scripts.begin("waiting", keys, args, _waiting, name=name)()
+        of = "sent" if handed_on else "line"
+        found: list[Waiter] = []
+        is_more = True
+        while is_more:
+            most = WAITERS_PER_CALL if last < 0 else min(WAITERS_PER_CALL, last + 1 - first - len(found))
+            args = [str(first + len(found)), str(most), of, *(each.id for each in found[-1:])]
+            length, some, is_more = self._scripts.begin("waiting", keys, args, _waiting, name=name)()
+            found += some
+            is_more = is_more and (last < 0 or first + len(found) <= last)
+        return length, found
 
     def lines(self, *, limit: int = 1000) -> list[str]:
         return self._scripts.begin("names", [self._lines], [str(limit), "-inf"], listed, name=self._lines)()
@@ -734,15 +745,15 @@ def _drained(_name: str, reply: Any, *_: object) -> tuple[int, tuple[Promotion, 
     return count, tuple(map(Promotion, texts[::3], texts[1::3], fields[2::3]))
 
 
-def _waiting(name: str, reply: Any, *_: object) -> tuple[int, list[Waiter]]:
-    word, length, what, count, *fields = reply
-    expect(word == b"waiting" and what == b"entries" and len(fields) == 3 * count)
+def _waiting(name: str, reply: Any, *_: object) -> tuple[int, list[Waiter], bool]:
+    word, length, what, is_more, *fields = reply
+    expect(word == b"waiting" and what == b"more" and len(fields) % 3 == 0)
     found = []
     for id_, entry, sends in zip(fields[::3], fields[1::3], fields[2::3], strict=True):
         kind, to, ttl, facts = [*entry.split(b"\0"), b"", b"0", b""][:4]
         hold = Hold(name, id_ + b"\0" + facts, int(ttl or 0) / 1000)
         found.append(Waiter(hold.token, kind.decode(), to.decode("utf-8", "replace"), hold, int(sends)))
-    return length, found
+    return length, found, bool(is_more)
 
 
 def _released_and_stored(name: str, reply: Any, *when: Any) -> tuple[Release, bool]:

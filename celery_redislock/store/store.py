@@ -765,7 +765,11 @@ class LockStore(ABC):
     def waiting(
         self, name: str, *, first: int = 0, last: int = -1, handed_on: bool = False
     ) -> tuple[int, list[Waiter]]:  # fmt: skip
-        """Return how many wait for a lock, and these of them, in order; ranks as Redis counts them.
+        """Return how many wait for a lock, and those of them from ``first`` to ``last``, in order.
+
+        Ranks begin with 0; a ``last`` of -1 is the end of the line. One request for each page of up to 100.
+        Between two of them the line moves on: nobody is told twice, and who comes to a place that was told
+        already is not told.
 
         ``handed_on``: instead those that were handed the lock, whose messages have not started.
         """

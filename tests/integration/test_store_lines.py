@@ -4,6 +4,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -214,8 +215,57 @@ class TestPlace:
 
         assert (length, waiter.id, waiter.kind, waiter.to) == (3, C, "give", HOME)
         assert (waiter.hold.token, waiter.hold.state, waiter.hold.expires_in) == (C, "queued", 30.0)
-        assert [each.id for each in case.store.waiting("n", first=-2)[1]] == [C, D]
+        assert [each.id for each in case.store.waiting("n", first=1)[1]] == [C, D]
         assert case.store.waiting("other") == (0, [])
+
+
+class TestLongLine:
+    """A look at many that wait keeps nobody else from the server for long."""
+
+    @pytest.mark.parametrize(
+        ("number", "size", "pages"),
+        [(250, 10, 3), (5, 200_000, 3), (100, 10, 1)],
+        ids=["many", "large", "few"],
+    )
+    def test_it_is_told_whole_and_read_in_pages(
+        self, plain_case: RedisCase, number: int, size: int, pages: int
+    ) -> None:
+        """Of 100, and of a quarter of a megabyte. While the line moves nobody in it is passed over."""
+        ids = [f"job-{number:03}/1" for number in range(number)]
+        parked_at_once(plain_case, ids, size)
+        at_work = plain_case.redis._scripts
+        asked: list[str] = []
+
+        def begin(verb: str, *args: Any, **options: Any) -> Any:
+            answer = type(at_work).begin(at_work, verb, *args, **options)()
+            asked.append(verb)
+            plain_case.client.zpopmin(plain_case.key(part="line"))  # the first has got the lock
+            return lambda: answer
+
+        at_work.begin = begin  # type: ignore[method-assign]
+        _, waiters = plain_case.redis.waiting("n")
+        del at_work.begin
+
+        assert [waiter.id for waiter in waiters] == ids
+        assert asked == ["waiting"] * pages
+
+    def test_any_part_of_it_can_be_told(self, case: StoreCase) -> None:
+        ids = [f"job-{number:03}/1" for number in range(250)]
+        parked_at_once(case, ids, 10)
+
+        assert case.store.waiting("n", first=0, last=0)[0] == 250
+        for first, last in (0, 0), (0, 99), (0, 100), (20, 239), (249, 249), (240, 300), (250, 260):
+            told = case.store.waiting("n", first=first, last=last)[1]
+            assert [each.id for each in told] == ids[first : last + 1]
+
+
+def parked_at_once(case: StoreCase, ids: list[str], size: int) -> None:
+    """Park entries with a text of so many bytes, behind somebody who holds the lock."""
+    case.take(A)
+    store: Any = case.memory if hasattr(case, "memory") else case.redis  # type: ignore[attr-defined]
+    for id_ in ids:
+        entry = Entry("push", case.queue(), 30.0, IN_LINE, "x" * size)
+        store.park("n", id_, entry, nonce=secrets.token_hex(8), how="refused")
 
 
 class TestLongestWait:

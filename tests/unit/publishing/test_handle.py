@@ -5,10 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.tasklock import Says, TaskLock
 from celery_redislock.publishing.handle import LockHandle
 from celery_redislock.store.memory import MemoryStore
-from celery_redislock.store.store import QUEUED, RUNNING
+from celery_redislock.store.store import QUEUED, RUNNING, Entry
 
 KEY = "account:7"
 
@@ -138,3 +139,39 @@ def test_a_queued_call_is_found_among_several_holders(store: MemoryStore) -> Non
     assert victim is not None
     assert victim.owner == "second"
     assert [each.owner for each in handle.holders()] == ["first", "third"]
+
+
+@pytest.mark.parametrize(
+    ("page", "told"),
+    [
+        ({}, "abcde"),
+        ({"limit": 3}, "abc"),
+        ({"offset": 1, "limit": 3}, "bcd"),
+        ({"offset": 3, "limit": 1}, "d"),
+        ({"offset": 4}, "e"),
+        ({"offset": 5, "limit": 1}, ""),
+    ],
+    ids=str,
+)
+def test_who_waits_is_told_page_by_page(
+    store: MemoryStore, handle: LockHandle, page: dict[str, int], told: str
+) -> None:
+    """Through both lines of a scope that has two locks: who waits to run comes first."""
+    for name, owner in [
+        (KEY, "a"),
+        (KEY, "b"),
+        (KEY, "c"),
+        ("queued:account:7", "d"),
+        ("queued:account:7", "e"),
+    ]:
+        store.park(name, f"{owner}/x", Entry("push", "celery", 30.0, "{}", "text"), nonce=owner, how="behind")
+
+    assert "".join(holder.owner for holder in handle.waiting(**page)) == told
+
+
+@pytest.mark.parametrize("page", [{"offset": -1}, {"offset": 1.0}, {"limit": 0}, {"limit": "3"}], ids=str)
+def test_what_is_no_page_is_refused(handle: LockHandle, page: dict[str, int]) -> None:
+    ((name, value),) = page.items()
+
+    with pytest.raises(LockOptionError, match=f"{name}={value!r} is not a whole number from [01] on"):
+        handle.waiting(**page)
