@@ -22,8 +22,10 @@ from celery_redislock.declaring.server import settings_of, store_of
 from celery_redislock.exceptions import RedisLockError
 from celery_redislock.log import logger
 from celery_redislock.publishing.promote import tell_of_loss, tell_of_lying
+from celery_redislock.receiving.parking import TOLD_AGAIN
 from celery_redislock.running.delivery import lock_by_name
 from celery_redislock.store.store import LockStore
+from celery_redislock.wire.clock import Clock, boottime
 from celery_redislock.wire.retrying import LONGEST_PAUSE
 from celery_redislock.wire.thread import original, start_thread, tell
 
@@ -51,7 +53,7 @@ class Sweeping(Step):  # type: ignore[misc]  # celery-types has it untyped
             settings = settings_of(app)
             store = store_of(app, settings)
             by_name = partial(lock_by_name, app, settings)
-            step = partial(look, store, by_name) if settings.enabled else partial(empty, store)
+            step = partial(look, store, by_name) if settings.enabled else emptying(store)
             start_thread(partial(_run, weakref.ref(consumer), step), "redislock-sweep")
 
 
@@ -89,10 +91,23 @@ def look(store: LockStore, by_name: Any) -> float:
     return min(PAUSE, max(SHORTEST, sweep.next_in))
 
 
-def empty(store: LockStore) -> float:
-    """Send what waits to its queues without its lock; return the seconds until the next look."""
-    count, given = store.drain(most=AT_ONCE)
-    if count or given:
-        line = "locking is switched off: %d waiting messages are back in their queues"
-        tell(logger.warning, line, count + len(given))
-    return SHORTEST if count else PAUSE
+def emptying(store: LockStore, clock: Clock = boottime) -> Callable[[], float]:
+    """Return a step that sends what waits to its queues without its lock, until the next one.
+
+    It tells of that once a minute, with the number of messages since it has told.
+    """
+    told_at = -TOLD_AGAIN
+    untold = 0
+
+    def empty() -> float:
+        nonlocal told_at, untold
+        count, given = store.drain(most=AT_ONCE)
+        untold += count + len(given)
+        if untold and clock() - told_at >= TOLD_AGAIN:
+            told_at = clock()
+            line = "locking is switched off: %d waiting messages are back in their queues"
+            tell(logger.warning, line, untold)
+            untold = 0
+        return SHORTEST if count else PAUSE
+
+    return empty

@@ -8,7 +8,10 @@ import pytest
 from celery import Celery
 
 from celery_redislock import SingletonTask
+from celery_redislock.locks import MemoryStore
 from celery_redislock.receiving import sweep
+from celery_redislock.store.store import Entry
+from tests.clocks import AheadClock
 from tests.unit.shop import body
 
 
@@ -45,3 +48,24 @@ def test_it_looks_as_long_as_its_consumer_is_there(monkeypatch: Any) -> None:
     sweep._run(sweep.weakref.ref(consumers[0]), look)
 
     assert looks == [0, 1, 2]
+
+
+def test_what_leaves_the_lines_where_locking_is_off_is_told_once_a_minute(caplog: Any) -> None:
+    """With the number since then: calls keep coming from those that still lock."""
+    clock = AheadClock()
+    store = MemoryStore(clock=clock)
+    store.acquire("n", "holder/1", 300.0, facts="{}")
+    empty = sweep.emptying(store, clock)
+
+    for number, seconds in enumerate([1.0, 1.0, 57.9, 0.2]):
+        store.park(
+            "n", f"job-{number}/1", Entry("push", "q", 30.0, "{}", "text"), nonce=str(number), how="refused"
+        )
+        empty()
+        empty()
+        clock.advance(seconds)
+    empty()
+
+    assert len(store.queues["q"]) == 4
+    off = "locking is switched off: {} waiting messages are back in their queues"
+    assert caplog.messages == [off.format(1), off.format(3)]
