@@ -42,7 +42,7 @@ def limit(
 
     Name the lock as for show. A KEY without N shows what is set.
 
-    Exit status: 0 set, removed or shown; 1 nothing is set; 2 on error.
+    Exit status: 0 set, removed or shown; 1 nothing is set, or was; 2 on error.
     """
     server = LockServer.of(ctx)
     if server.app is not None:
@@ -63,17 +63,20 @@ def limit(
     is_sure = not value or handle.key.startswith(beginnings) or _has_limit(server, handle.key)
     warning = None if is_sure else _DOUBT
     by = None if is_look else user()
+    was = handle.limit() if reset else None
     found = handle.limit(value, for_=seconds or A_YEAR, reset=reset, by=by)
     if warning:
         output.warn(warning)
     if as_json:
         what = {"set": output.limit_as_json(found), "warning": warning}
         output.write_json({"server": server.store.server, "key": handle.key, **what})
+    elif reset and was is None:
+        output.say(f"nothing was set for {handle.key}: its limit is the one that its task says")
     elif found is None:
         output.say(f"the limit of {handle.key} is the one that its task says")
     else:
         output.say(f"the limit of {handle.key} is {output.of_limit(found)}")
-    ctx.exit(1 if found is None and not reset else 0)
+    ctx.exit(1 if found is None and was is None else 0)
 
 
 def _has_limit(server: LockServer, key: str) -> bool:

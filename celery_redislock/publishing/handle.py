@@ -166,7 +166,7 @@ class LockHandle:
 
         Without arguments nothing is changed. Raised, it lets those start who wait in line; lowered, it ends
         no run: no other one starts until fewer hold the lock. In a scope that has two locks it counts for
-        both. One request for each.
+        both. One request for each, and one more to reset.
 
         Args:
             value: so many may hold the lock at once, from 1 to 10,000.
@@ -197,6 +197,8 @@ class LockHandle:
             problems.append(f"limit {error}")
         if problems:
             raise LockOptionError(self._task.name, problems)
+        if reset and self._store.limit(self.key) is None:
+            return None  # nobody has changed anything, which the log would say
         keys = [self.key] if self._queued_key is None else [self._queued_key, self.key]
         return replace_limit(self._store, keys, None if reset else value, seconds, by=by)
 
