@@ -8,7 +8,7 @@ import click
 
 from celery_redislock.cli import output
 from celery_redislock.cli.listing import host_option, task_option, told_patterns
-from celery_redislock.cli.subject import LockServer, as_json_option, ask, find, nobody, table_of
+from celery_redislock.cli.subject import LockServer, as_json_option, ask, find, is_pattern, nobody, table_of
 from celery_redislock.locks.force import told_of_force
 from celery_redislock.publishing.handle import Holder, take_away
 from celery_redislock.store.store import ACCEPTED, QUEUED, RUNNING
@@ -162,10 +162,9 @@ def _named(
             raise click.UsageError(f"Missing argument '{_WORDS}': name a lock, or give --task or --host")
         is_task = queued and len(words) == 1 and words[0] in server.tasks()
         key, seen = (words[0], []) if is_task else find(server, words, queued=queued)
-        is_pattern = bool({*"*?["} & {*key})
-        if seen or len(words) > 1 or not (queued or is_pattern):
+        if seen or len(words) > 1 or not (queued or is_pattern(key)):
             return nobody(server, key, words), seen
-        if not is_pattern:  # a task, or the name that one had
+        if not is_pattern(key):  # a task, or the name that one had
             task = key
             words = ()
     if len(words) > 1:

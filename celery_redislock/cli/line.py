@@ -7,7 +7,16 @@ from typing import Any
 import click
 
 from celery_redislock.cli import output
-from celery_redislock.cli.subject import LockServer, Place, Trouble, as_json_option, ask, find, table_of
+from celery_redislock.cli.subject import (
+    LockServer,
+    Place,
+    Trouble,
+    as_json_option,
+    ask,
+    find,
+    is_pattern,
+    table_of,
+)
 from celery_redislock.declaring.kinds import hint
 from celery_redislock.log import logger
 from celery_redislock.publishing import promote
@@ -27,7 +36,7 @@ _ACTS = {
 
 
 @click.command()
-@click.argument("subject", metavar="[KEY | TASK [ARGUMENT]...]", nargs=-1)
+@click.argument("subject", metavar="[KEY | TASK [ARGUMENT]... | PATTERN]", nargs=-1)
 @click.option("--first", metavar="ID", help="Move a task id to the front of the line.")
 @click.option("--last", metavar="ID", help="Move a task id to the end of the line.")
 @click.option("--drop", metavar="ID", help="Remove a task id from the line. It ends as REVOKED.")
@@ -45,7 +54,8 @@ def waiting(
 ) -> None:  # fmt: skip
     """Show who waits in line for a lock, in order; without a lock, all lines, their lengths and heads.
 
-    Name the lock as for show. An ID is a task id; if that id waits twice, the TOKEN that --json shows.
+    Name the lock as for show. A PATTERN (* ? [abc]) stands for the keys that it matches, if nobody waits
+    for a key of that name. An ID is a task id; if that id waits twice, the TOKEN that --json shows.
 
     --first and --last move it to the very front or end of the line, past those of another priority.
     A dropped message does not run: its result, its errbacks and its chord are told.
@@ -74,6 +84,8 @@ def waiting(
     last = -1 if key or drain else 0
     # Who names a key need not know that calls wait to be its queued one under a second name.
     seen = [*server.places(*([key, f"queued:{key}"] if key else []), last=last)]
+    like = server.lines_like(key) if len(subject) == 1 and not seen and is_pattern(key) else []
+    seen += server.places(*like) if like else []
     places = [place for place in seen if task in {None, place.waiter.task}]
     if task is not None and not places and task not in server.tasks():
         known = {*server.tasks(), *(place.waiter.task or "" for place in seen)}
@@ -85,6 +97,7 @@ def waiting(
         status = _change(server, key, act, word, found, reason, yes=yes, as_json=as_json)
     elif drain and not dry_run:
         what = f"the line of {key}" if key else "all lines" if task is None else f"all lines, of {task}"
+        what = f"the lines like {key}" if like else what
         status = _drain(server, what, places, reason, yes=yes, as_json=as_json)
     else:
         if as_json:

@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, TypeVar
 
 import click
@@ -163,6 +164,12 @@ class LockServer:
             for rank, waiter in enumerate(waiters, start=1):
                 yield Place(rank, length, Holder.in_line(waiter))
 
+    def lines_like(self, pattern: str) -> list[str]:
+        """Return the locks that somebody waits for and whose keys match, a queued call's beside its own."""
+        keys = {name: name.removeprefix("queued:") for name in self.store.lines(limit=ALL)}
+        found = [name for name in keys if fnmatchcase(name, pattern) or fnmatchcase(keys[name], pattern)]
+        return sorted(found, key=lambda name: (keys[name], name))
+
     def release_command(self, key: str) -> str:
         """Return the command that releases this lock, as one would type it in a shell."""
         return f"{self.command} release --reason TEXT -- {shlex.quote(key)}"
@@ -199,6 +206,11 @@ def find(server: LockServer, words: Sequence[str], *, queued: bool = False) -> t
     if len(several) > 1:
         return handle.key, several
     return handle.key, [] if holder is None else [holder]
+
+
+def is_pattern(key: str) -> bool:
+    """Whether a key may stand for others, as a shell's pattern does for files."""
+    return bool({*"*?["} & {*key})
 
 
 def handle_of(task: Any, words: Sequence[str]) -> LockHandle:

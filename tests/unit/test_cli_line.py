@@ -40,6 +40,12 @@ def held(shop: Shop, key: str = KEY) -> None:
     shop.store.acquire(key, "holder/1", 300.0, facts='{"state":"running","task":"shop.other"}')
 
 
+def wait_by_hand(shop: Shop, key: str, owner: str) -> None:
+    """Put an entry into the line of a lock that somebody holds."""
+    held(shop, key)
+    shop.store.park(key, f"{owner}/1", Entry("push", "celery", 30.0, "{}", ""), nonce=owner, how="refused")
+
+
 def park(shop: Shop, task: Any, *task_ids: str, account: int = 7, **options: Any) -> None:
     """Call a task under these ids, and let a worker park its messages, whose runs are refused the lock.
 
@@ -98,6 +104,22 @@ class TestShown:
 
         assert (everywhere.exit_code, everywhere.stdout) == (1, "nobody waits on memory\n")
         assert (for_one.exit_code, for_one.stdout) == (1, f"nobody waits for {KEY} on memory\n")
+
+    def test_a_pattern_shows_each_line_whose_key_it_matches(self, shop: Shop, task: Any) -> None:
+        """With those who wait to be a queued call. A key of that very name is meant before all others."""
+        held(shop, "account:8")
+        park(shop, task, "e", account=8)
+        for key, owner in ("queued:account:8", "f"), ("order:1", "g"):
+            wait_by_hand(shop, key, owner)
+
+        told = [(each["key"], each["owner"]) for each in answer(shop, "waiting", "account:[89]")["waiting"]]
+        everywhere = [each["owner"] for each in answer(shop, "waiting", "account:*")["waiting"]]
+        wait_by_hand(shop, "account:*", "h")
+
+        assert told == [("account:8", "e"), ("queued:account:8", "f")]
+        assert everywhere == ["a", "b", "c", "d", "e", "f"]
+        assert [each["owner"] for each in answer(shop, "waiting", "account:*")["waiting"]] == ["h"]
+        assert call(shop, "waiting", "account:x*").stdout == "nobody waits for account:x* on memory\n"
 
     @pytest.mark.usefixtures("task")
     def test_show_tells_the_place_of_a_task_id_and_the_length_behind_a_holder(self, shop: Shop) -> None:
@@ -208,6 +230,21 @@ def test_words_that_do_not_go_together_are_refused(words: list[str], said: str) 
 
 class TestDropped:
     """A message that will not run, and all who wait for it hear that."""
+
+    def test_it_is_found_in_the_lines_that_a_pattern_names(self, shop: Shop, task: Any) -> None:
+        """The answer names its line. An id that waits in two of them is not chosen between."""
+        held(shop, "account:8")
+        park(shop, task, "b", "e", account=8)
+
+        in_two = call(shop, "waiting", "account:*", "--drop", "b", "--reason", "sent twice", "--yes")
+        in_one = call(shop, "waiting", "account:*", "--drop", "e", "--reason", "sent twice", "--yes")
+
+        assert (
+            in_two.exit_code,
+            "b waits 2 times for account:*; give one of the tokens" in in_two.output,
+        ) == (2, True)
+        assert in_one.stdout == "dropped e (shop.sync) from the line of account:8\n"
+        assert (in_line(shop), in_line(shop, "account:8")) == (["a", "b", "c", "d"], ["b"])
 
     def test_it_ends_as_revoked_and_the_others_wait_on(self, shop: Shop, task: Any, caplog: Any) -> None:
         done = call(shop, "waiting", KEY, "--drop", "b", "--reason", "sent twice", "--yes")
@@ -411,6 +448,7 @@ class TestDrained:
             ([KEY], ["a", "b", "c", "d", "r1", "e"]),
             (["--task", "shop.refund"], ["r1", "r2"]),
             (["--all"], ["a", "b", "c", "d", "r1", "e", "r2"]),
+            (["*:8"], ["r2"]),
         ],
         ids=repr,
     )
