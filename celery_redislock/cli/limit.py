@@ -42,7 +42,7 @@ def limit(
 
     Name the lock as for show. A KEY without N shows what is set.
 
-    Exit status: 0 set, removed or shown; 1 nothing is set, or was; 2 on error.
+    Exit status: 0 set, removed or shown; 1 nothing is set, or was set; 2 on error.
     """
     server = LockServer.of(ctx)
     if server.app is not None:

@@ -221,6 +221,15 @@ class Call:
         self.options["headers"] = {**headers, HEADER: self.header} if headers else {HEADER: self.header}
         return self._send(self.args, self.kwargs, task_id=self.task_id, **self.options)
 
+    def noted(self, result: Any) -> Any:
+        """Return the result of the call, which was sent; it notes behind which run in this thread."""
+        claims = self.scope.claim is not None and not self.claims_beside  # it was refused, and not skipped
+        if self.lock.limit is None and (claims or self.must_run or self.lock_options.server == "wait"):
+            for run in runs_in_this_thread():
+                if run.in_body and run.holds(self.lock.key):
+                    result.waits_behind = run.lock.owner
+        return result
+
     def send_unlocked(self) -> Any:
         """Publish the call as Celery does; where only this call is not locked, the worker learns of it."""
         if self.declaration.is_on and self.declaration.options.scope is not None:

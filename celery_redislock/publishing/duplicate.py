@@ -23,7 +23,7 @@ def at_publish(call: Call, hold: Hold) -> Any:
     if call.must_run:
         if not call.is_eager:  # there the run follows at once, and announces it
             announce(task, lock, hold, "client", what_happens="wait")
-        return call.send(claimed=False)
+        return call.noted(call.send(claimed=False))
     strategy: Any = choose(
         call.lock_options.client or "skip", task, lock, hold, call.args, call.kwargs, "client"
     )
@@ -82,7 +82,7 @@ def refuse(call: Call, hold: Hold) -> NoReturn:
 STRATEGIES: Mapping[str, Callable[[Call, Hold], Any]] = {
     "skip": skip,
     "raise": refuse,
-    "wait": lambda call, _hold: call.send(claimed=False),
+    "wait": lambda call, _hold: call.noted(call.send(claimed=False)),
 }
 
 

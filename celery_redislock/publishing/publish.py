@@ -56,16 +56,17 @@ def publish(  # noqa: PLR0911  one for each kind of publish
         else:
             call.take_tick()
     if call.scope.claim is None:
-        return call.send(claimed=False)
+        return call.noted(call.send(claimed=False))
     with Claim(call, call.claim_ttl()) as claim:
         result = kombu.publish_with_claim(claim)
     if claim.refused_by is not None:
         if result is None:
             return duplicate.at_publish(call, claim.refused_by)
         announce(task, call.lock, claim.refused_by, "client", what_happens="wait")
+        return call.noted(result)
     if lock_acquired.receivers and claim.is_granted:
         lock_acquired.send(sender=task, key=call.lock.key, task_id=call.task_id, lease=None)
-    return result
+    return call.noted(result) if call.claims_beside else result
 
 
 def _publish_again(call: Call, message: Message) -> Any:

@@ -10,6 +10,8 @@ from celery.states import PROPAGATE_STATES, REVOKED
 from vine import promise
 
 from celery_redislock.exceptions import DuplicateTask
+from celery_redislock.log import logger
+from celery_redislock.publishing.call import runs_in_this_thread
 from celery_redislock.store.store import ACCEPTED, Hold
 
 if TYPE_CHECKING:  # celery-types has them generic, Celery has not
@@ -60,10 +62,13 @@ class LockResult(AnyResult):
         period: of the holder, where that skipped the call, whether its run has ended or not. ``get()``
             returns what the run returned, or raises what it raised. Where that had failed before the call,
             it raises :class:`DuplicateTask` from that error.
+        waits_behind: the task id of the run whose body has published the call, and whose end it waits for;
+            ``None`` for other calls, and in other processes.
     """
 
     is_duplicate: bool = False
     period: Period | None = None
+    waits_behind: str | None = None
     __repr__ = _described
     __reduce__ = _reduced
 
@@ -96,7 +101,18 @@ class LockResult(AnyResult):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def get(self, timeout: float | None = None, *args: Any, **kwargs: Any) -> Any:
-        """Wait for the task, and return its result, as Celery's does."""
+        """Wait for the task, and return its result, as Celery's does.
+
+        Logs a WARNING in the body of the run behind which the call waits: it waits for that in vain.
+        """
+        if any(run.in_body and run.lock.owner == self.waits_behind for run in runs_in_this_thread()):
+            logger.warning(
+                "the run %s waits for the result of %s, which waits for that run to end: get() ends with its "
+                "timeout, or never; return without the result (a link can use it), or give that call another "
+                "lock_key: docs/troubleshooting.md",
+                self.waits_behind,
+                self.id,
+            )
         self.on_ready  # noqa: B018  made when it is asked for: a duplicate's result waits from here on
         return super().get(timeout, *args, **kwargs)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from celery import chain, chord, group
 from celery.exceptions import TaskRevokedError
+from celery.exceptions import TimeoutError as NoResult
 
 from celery_redislock import DuplicateTask, LockOptionError, lock_conflict
 from celery_redislock.locks import Lock
@@ -193,6 +194,43 @@ def test_a_task_skipped_as_a_duplicate_of_its_own_run_is_warned_about(shop: Shop
     (warning,) = [record for record in ours if record.levelno == logging.WARNING]
     assert "published itself from inside its own run" in warning.message
     assert "lock='until_executing' (one may be queued), or 'while_executing'" in warning.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("options", "other", "is_told"),
+    [
+        ({"lock": "while_executing"}, 7, True),
+        ({"lock": "while_executing"}, 8, False),
+        ({"lock": "while_executing", "on_conflict": "skip"}, 7, False),
+        ({"lock": "while_executing", "lock_limit": 2}, 7, False),
+        ({"lock": "until_executed", "on_conflict": "wait"}, 7, True),
+        ({"lock": "until_and_while_executing"}, 7, True),
+        ({"lock": "until_executing", "on_conflict": "wait"}, 7, False),
+    ],
+    ids=str,
+)
+def test_a_body_that_waits_for_a_call_behind_its_own_run_is_warned(
+    shop: Shop, caplog: Any, options: dict[str, Any], other: int, is_told: bool
+) -> None:
+    """Without a timeout it would wait for ever, with its lease renewed. Elsewhere get() says nothing."""
+    results = []
+
+    def nest(account_id: int) -> None:
+        if not results:
+            results.append(shop.app.tasks["shop.sync"].delay(account_id + other - 7))
+            with suppress(NoResult):
+                results[0].get(timeout=0.001, disable_sync_subtasks=False)
+
+    first = shop.unique(nest, lock_key="account:{account_id}", **options).delay(7)
+    shop.run()
+    caplog.set_level(logging.WARNING)
+    told = [message for message in caplog.messages if "which waits for that run to end" in message]
+    with suppress(NoResult):
+        results[0].get(timeout=0.001)
+
+    said = f"the run {first.id} waits for the result of {results[0].id}, which waits"
+    assert [message.startswith(said) for message in told] == [True] * is_told
+    assert [message for message in caplog.messages if "which waits for" in message] == told
 
 
 # --- a task id the caller fixed --------------------------------------------------------------
