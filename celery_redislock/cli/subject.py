@@ -178,7 +178,7 @@ class LockServer:
 def find(server: LockServer, words: Sequence[str], *, queued: bool = False) -> tuple[str, list[Holder]]:
     """Find the holders that ``KEY``, ``TASK [ARGUMENT …]`` or, if no such key is held, ``TASK_ID`` names.
 
-    A key is that key alone. A task's call is looked up as by its handle; *queued*: its queued call first. A
+    A key is that key alone. A task's call is looked up as by its handle; *queued*: its queued calls first. A
     task id may hold several locks; they are looked for among all that are held. Returns the key as well, the
     first one's if there are several.
     """
@@ -200,11 +200,10 @@ def find(server: LockServer, words: Sequence[str], *, queued: bool = False) -> t
             f"{remedy}"
         )
     handle = handle_of(task, given)
-    holder = handle.holder(only="queued") if queued else None
-    holder = holder or handle.holder()
-    several = [] if queued else handle.holders()
-    if len(several) > 1:
-        return handle.key, several
+    found = handle.holders(only="queued" if queued else None)
+    if len(found) > 1 or (queued and found):
+        return handle.key, found
+    holder = handle.holder()
     return handle.key, [] if holder is None else [holder]
 
 

@@ -1,5 +1,6 @@
 """A look at a task's lock from outside: who holds it, and taking it away."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from math import inf
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from celery_redislock.declaring.kinds import HOLDERS, Seconds
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.force import facts_of_force
+from celery_redislock.locks.keylock import LockByName
 from celery_redislock.locks.limits import A_YEAR, replace_limit
 from celery_redislock.log import logger
 from celery_redislock.store.store import QUEUED, RUNNING, Hold, Limit, LockStore, Release, Waiter
@@ -124,7 +126,30 @@ class LockHandle:
         queued call is the holder. The two locks are not read in one step.
 
         Args:
-            only: ``"queued"``: only a queued call.
+            only: ``"queued"``: only a queued call, the first of :meth:`holders`; two requests.
+
+        Raises:
+            LockUnavailable: the lock server cannot be reached.
+            LockKeyError: the key on the server is not a lock.
+            ValueError: ``only`` is something else.
+        """
+        if only is not None:
+            return next(iter(self.holders(only=only)), None)
+        # The queued call first: one that starts in between is seen then, twice rather than not at all.
+        queued = () if self._queued_key is None else self._store.holders(self._queued_key)
+        holds = self._store.holders(self.key)
+        if holds:
+            return Holder.of(holds[0], next(iter(queued), None))
+        return Holder.of(queued[0]) if queued else None
+
+    def holders(self, *, only: Literal["queued"] | None = None) -> list[Holder]:
+        """Return all who hold the lock, which several may (``lock_limit``); one request.
+
+        The one whose hold ends first comes first. In a scope that has two locks these are the runs.
+
+        Args:
+            only: ``"queued"``: only queued calls, under either name, also where the task had two locks when
+                they were published and has one now; two requests.
 
         Raises:
             LockUnavailable: the lock server cannot be reached.
@@ -133,26 +158,14 @@ class LockHandle:
         """
         if only not in {None, QUEUED}:
             raise ValueError(f"only is {only!r}; give 'queued', or None for a run as well")
-        # The queued call first: one that starts in between is seen then, twice rather than not at all.
-        queued = () if self._queued_key is None else self._store.holders(self._queued_key)
-        holds = self._store.holders(self.key)
-        if only == QUEUED:
-            claims = [each for each in (*queued, *holds) if each.state == QUEUED]
-            return Holder.of(claims[0]) if claims else None
-        if holds:
-            return Holder.of(holds[0], next(iter(queued), None))
-        return Holder.of(queued[0]) if queued else None
-
-    def holders(self) -> list[Holder]:
-        """Return all who hold the lock, which several may (``lock_limit``); one request.
-
-        The one whose hold ends first comes first. In a scope that has two locks these are the runs.
-
-        Raises:
-            LockUnavailable: the lock server cannot be reached.
-            LockKeyError: the key on the server is not a lock.
-        """
-        return [Holder.of(hold) for hold in self._store.holders(self.key)]
+        beside: Iterable[Hold] = ()
+        if only is not None:
+            beside = self._store.holders(LockByName(self._store, self.key).of_queue().key)
+            if self._queued_key is None:
+                # Another task may have two locks of this resource, and another lock may be called so.
+                beside = [hold for hold in beside if hold.facts.get("task") == self._task.name]
+        holds = (*beside, *self._store.holders(self.key))
+        return [Holder.of(hold) for hold in holds if only is None or hold.state == QUEUED]
 
     def limit(
         self,

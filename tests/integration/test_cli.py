@@ -392,6 +392,7 @@ class TestRelease:
         task = "shop.sync_account"
         shell.hold("one", task=task)
         shell.hold("two", task=task)
+        shell.hold("queued:three", task=task)  # beside a run's lock
         shell.hold("at work", task=task, state="running")
         shell.hold("another's")
 
@@ -399,7 +400,7 @@ class TestRelease:
 
         document = json.loads(done.stdout)
         assert done.returncode == 0
-        assert {lock["key"] for lock in document["released"]} == {"one", "two"}
+        assert {lock["key"] for lock in document["released"]} == {"one", "two", "queued:three"}
         assert {lock["key"] for lock in document["kept"]} == {"at work"}
         assert set(shell.store.names()) == {"at work", "another's"}
 

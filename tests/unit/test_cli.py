@@ -170,6 +170,19 @@ class TestTwoLocks:
         assert [lock["owner"] for lock in document["released"]] == [taken]
         assert {hold.owner for hold in shop.held().values()} == {"first", "second"} - {taken}
 
+    def test_queued_takes_the_claim_of_a_scope_that_the_task_has_no_more(self, shop: Shop) -> None:
+        """A deploy has changed its scope; the claim of another task of the same resource is not its own."""
+        shop.app.tasks["shop.sync"].lock = "until_executed"
+        taken = []
+        for task in ("shop.sync", "shop.other"):
+            shop.store.force_release("queued:account:7")
+            facts = json.dumps({"state": QUEUED, "task": task})
+            shop.store.acquire("queued:account:7", f"{task}/x", 30.0, facts=facts)
+            taken += self.run(shop, "release", "shop.sync", "7", "--queued", "--reason", "x")["released"]
+
+        assert [lock["owner"] for lock in taken] == ["shop.sync"]
+        assert {hold.owner for hold in shop.held().values()} == {"first", "shop.other"}
+
     def test_queued_spares_a_run_that_nothing_is_queued_beside(self, shop: Shop) -> None:
         """Law 3: the run is named as kept."""
         shop.store.release("queued:account:7", "second/x")
