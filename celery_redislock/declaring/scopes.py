@@ -66,6 +66,9 @@ SCOPES: Mapping[str, Scope] = {
     )
 }  # fmt: skip
 
+#: The scope of a message whose claim stands for a period, whatever its task declares by now.
+OF_PERIOD = SCOPES["until_expired"]
+
 
 #: The values of ``on_conflict``: what becomes of a duplicate at publish, and on the worker.
 STRATEGIES: Mapping[Strategy, tuple[str, str]] = {

@@ -11,7 +11,7 @@ from celery.utils.time import maybe_iso8601, maybe_make_aware
 
 from celery_redislock.declaring.call_options import split_call_options, to_header
 from celery_redislock.declaring.declaration import declaration_of
-from celery_redislock.declaring.scopes import Scope
+from celery_redislock.declaring.scopes import OF_PERIOD, Scope
 from celery_redislock.locks.lease import new_token
 from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.publishing.message import HEADER, NO_OPTIONS, Message, is_result_ignored, tick_token
@@ -70,6 +70,7 @@ class Call:
         opened_by: token under which its period began, where the message follows a run (see ``Message``).
         due_at: when a retry is due that leaves the lock to others until then; ``None`` for other calls.
         claims_beside: ``claim_lock`` is not the lock of a run, but beside it.
+        is_claimed_otherwise: the message has its claim already, which stands for no period.
     """
 
     header = ""
@@ -83,6 +84,7 @@ class Call:
     must_run = False
     is_tick = False
     claims_beside = False
+    is_claimed_otherwise = False
     _has_own_key = False
     inherited: Message | None = None
     _travels: Mapping[str, Any] = NO_OPTIONS
@@ -123,6 +125,8 @@ class Call:
                 if message.has_own_key and not self._has_own_key:
                     self._has_own_key = True
                     key = message.key
+                if message.stands_for_period and self.lock_options.scope not in {None, OF_PERIOD}:
+                    self.lock_options = self.lock_options._replace(scope=OF_PERIOD)
         scope = self.lock_options.scope
         if scope is None:
             return
@@ -211,7 +215,7 @@ class Call:
 
         ``claimed``: it was accepted, so there is a claim for it, or will be.
         """
-        is_period = claimed and self.scope.claim == "period"
+        is_period = self.scope.claim == "period" and claimed and not self.is_claimed_otherwise
         message = Message(
             self.lock.key, self.token, claimed, self.must_run, self._travels, self._has_own_key, is_period,
             self.is_tick, self.opened_by, False, self.claims_beside, self.due_at,

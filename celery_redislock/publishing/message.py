@@ -59,7 +59,8 @@ class Message(NamedTuple):
         must_run: part of a workflow, a retry, a replacement, a link: it waits where others are skipped.
         options: per-call options that travel.
         has_own_key: ``lock_key`` was given per call, so the worker cannot compute the key.
-        stands_for_period: its claim is the period, which neither the start nor the end of its run releases.
+        stands_for_period: its claim is the period, which neither the start nor the end of its run releases,
+            whatever the scope of its task is by now.
         is_tick: sent by a beat, which may die before it has said so: then another one sends it again.
         opened_by: token under which the period of its job was opened, where a failure ends that; ``None``
             elsewhere, and where it is ``token``.

@@ -75,6 +75,7 @@ def _publish_again(call: Call, message: Message) -> Any:
     call.opened_by = message.opened_by
     call.must_run = True
     call.claims_beside = message.claimed_beside
+    call.is_claimed_otherwise = not message.stands_for_period
     return call.send(claimed=message.claimed)
 
 

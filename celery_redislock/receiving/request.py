@@ -198,6 +198,8 @@ class LockRequest(Request):
         delivery = self._delivery
         if delivery is None or delivery.identity is None or delivery.lock.limit is not None:
             return ""
+        if delivery.locks.lease is None:
+            return ""  # what it has there may stand for a period, and its end must not release that
         return f"{delivery.identity}\0{facts_of_turn(delivery.lock)}"
 
     def wake_line_at_end(self) -> None:
@@ -342,13 +344,11 @@ class LockRequest(Request):
             # What it was handed in line: if this process dies, it is handed that again soon.
             lives_for = hand_off(declaration_of(self.task).settings)
             for each in dict.fromkeys((lock, delivery.locks.copies)):
-                if each is not None:
-                    turn = HoldInHand(each, parked_as, lives_for, self, is_run=False)
-                    # The watchdog knows holds by their tokens.
-                    turn.token += " beside" if lock not in {None, each} else ""
-                    self._renew(turn, first=2 * PAUSE)
+                turn = HoldInHand(each, parked_as, lives_for, self, is_run=False)
+                turn.token += "" if each == lock else " beside"  # the watchdog knows holds by their tokens
+                self._renew(turn, first=2 * PAUSE)
             return
-        if lock is None or message is None or not message.claimed or message.stands_for_period:
+        if message is None or not message.claimed or message.stands_for_period:
             return
         queue_ttl = delivery.options.lock_queue_ttl
         now = datetime.now(timezone.utc)

@@ -16,7 +16,7 @@ from celery.utils.quorum_queues import detect_quorum_queues
 from celery_redislock.declaring.call_options import from_header
 from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.declaring.options import LockOptions, LockSettings
-from celery_redislock.declaring.scopes import Scope
+from celery_redislock.declaring.scopes import OF_PERIOD, Scope
 from celery_redislock.declaring.server import joined_for, settings_of, store_of
 from celery_redislock.exceptions import RedisLockError
 from celery_redislock.locks.keylock import KeyLock, LockByName
@@ -77,13 +77,13 @@ class Locks(NamedTuple):
     """The locks of one message.
 
     Attributes:
-        claim: what its publish holds; ``None`` where it claims nothing.
+        claim: what its publish holds, if it claims something, where its header says so.
         lease: what its run holds under its key; ``None`` in a scope that holds nothing while it runs.
         copies: what keeps a second copy of the message out while the first one runs: the lease, or else a
             lock of the message itself.
     """
 
-    claim: TaskLock | None
+    claim: TaskLock
     lease: TaskLock | None
     copies: TaskLock
 
@@ -96,7 +96,7 @@ class Delivery:
         message: the header; ``None`` for ``send_task``, an unimported beat entry and other languages.
         identity: of the message: its token, or what stands for one where it came without (see
             ``identity_of``); ``None`` where nothing tells it from others of its task id.
-        options: of the message's task and call; ``scope`` is theirs.
+        options: of the message's task and call; ``scope`` is theirs, unless its claim stands for a period.
         lock: of the message's key; ``locks``: those that are held there, and beside it.
         token: of the run's term.
         serializer: as the receipt's.
@@ -108,6 +108,7 @@ class Delivery:
         may_be_done: a copy of this message may have run, so its mark is asked for.
         has_main_process: a worker's main process has received it, and can park it.
         was_told: a line of the log has said that it waits.
+        is_claimed_apart: its claim may be under another lock than the lease of its run, or that holds none.
     """
 
     task: Any
@@ -122,6 +123,7 @@ class Delivery:
     serializer: str | None
     is_tick = is_redelivered = was_delivered = False
     can_come_again = is_repeatable = may_be_done = has_main_process = was_told = False
+    is_claimed_apart = False
 
     @classmethod
     def of(cls: type[D], task: Any, request: Any) -> D | None:
@@ -175,10 +177,15 @@ class Delivery:
         if declaration.tells_late:
             told = declaration.told(request.args, request.kwargs)
             self.lock = lock = lock._replace(told=told)
-        if scope.lease and not scope.claims_beside:
-            self.locks = Locks(lock if scope.claim or self.is_accepted else None, lock, lock)
+        if (
+            scope.lease
+            and not scope.claims_beside
+            and (message is None or not (message.claimed_beside or message.stands_for_period))
+        ):
+            self.locks = Locks(lock, lock, lock)
         else:
             self.locks = self._locks_apart()
+            self.is_claimed_apart = True
         if (  # all that the rare cases have
             message is None
             or message.was_delivered
@@ -194,15 +201,23 @@ class Delivery:
         return self
 
     def _locks_apart(self) -> Locks:
-        """Return the locks of a scope whose claim does not become the lease of its run."""
+        """Return the locks of a message whose claim does not become the lease of its run.
+
+        Its scope says so, or it was published under another one: a deploy may have changed its task's.
+        """
         lock = self.lock
         message = self.message
-        if not self.scope.lease:
-            return Locks(lock, None, lock.of_message(self.identity or str(self.request.id)))
-        # What a run leaves to its retry is where its lease was. The period is kept with the claims.
-        is_beside = message is None or message.claimed_beside
-        lease = lock._replace(period=None)
-        return Locks(lock.of_queue() if is_beside else lock, lease, lease)
+        if message is not None and message.stands_for_period:
+            self.scope = OF_PERIOD  # its run leaves that to its time
+        scope = self.scope
+        # What a run leaves to its retry is where its lease was.
+        is_beside = scope.claims_beside if message is None else message.claimed_beside
+        claim = lock.of_queue() if is_beside else lock
+        if not scope.lease:
+            return Locks(claim, None, lock.of_message(self.identity or str(self.request.id)))
+        # Where claims are kept beside it, their period is, too.
+        lease = lock._replace(period=None) if scope.claims_beside else lock
+        return Locks(claim, lease, lease)
 
     def _learn_of_copies(self, received_at: float | None) -> None:
         request = self.request
@@ -252,6 +267,17 @@ class Delivery:
         if message is None:
             return self.token
         return message.opened_by or (message.token if message.claimed else self.token)
+
+    @property
+    def leaves_claim(self) -> bool:
+        """Whether its publish may hold a claim that ends with the start or the end of its run."""
+        if self.scope.claim != "period":
+            return True
+        message = self.message
+        if message is None or message.stands_for_period:
+            return False
+        # One that was accepted by nobody is accepted by its run, and what that claims is the period.
+        return message.claimed or message.claimed_beside
 
     @property
     def must_wait(self) -> bool:
@@ -305,10 +331,23 @@ class Delivery:
         """Whether a hold of the delivery's own task id was taken for this very message."""
         return self.identity is not None and hold.message == self.identity
 
+    @property
+    def queue(self) -> TaskLock:
+        """The lock under which its scope keeps claims, and their period."""
+        return self.lock.of_queue() if self.scope.claims_beside else self.lock
+
     def end_period(self, opened_by: str) -> None:
         """End the period of this job, if it was opened under this token; for a body that has ended."""
-        lock = self.lock.of_queue() if self.scope.claims_beside else self.lock
-        lock.release(opened_by, opened_by=opened_by)
+        queue = self.queue
+        for lock in {lock.key: lock for lock in (queue, self.locks.claim)}.values():
+            lock.release(opened_by, opened_by=opened_by)
+
+    def release_claim(self, token: str, *, opened_by: str | None = None) -> None:
+        """Release the claim that the message has under this token, of which no lease has taken it over."""
+        self.locks.claim.release(token, opened_by=opened_by)
+        if self.locks.claim.key != self.lock.key and (self.was_delivered or self.parked_as):
+            # Requeued by its run, or handed the lock, it has its claim where a run's lease was.
+            self.lock.release(token, opened_by=opened_by)
 
     def release_unrun(self, *, later: bool = False) -> None:
         """Release what this message leaves because it will not run: its claim, and its period.
@@ -328,17 +367,13 @@ class Delivery:
         keeps_period = has_succeeded or (self.was_delivered and not had_started)
         opened_by = None if keeps_period else self.opened_by
         token = self.identity or new_token(self.lock.owner)
-        if self.scope.claim == "period":
-            if opened_by is None:
-                return
-            token = opened_by  # its claim is the period
-        (self.locks.claim or self.lock).release(token, opened_by=opened_by)
-        if self.scope.claims_beside:
-            if (self.was_delivered or self.parked_as) and self.locks.lease is not None:
-                # Requeued by its run, or handed the lock, it has its claim where a run's lease was.
-                self.locks.lease.release(token, opened_by=opened_by)
+        if not self.leaves_claim:
             if opened_by is not None:
-                self.end_period(opened_by)
+                self.end_period(opened_by)  # its claim is the period
+            return
+        self.release_claim(token, opened_by=opened_by)
+        if self.is_claimed_apart and self.locks.lease is not None and opened_by is not None:
+            self.end_period(opened_by)
 
     def publish_again(self, delay: float, *, is_copy: bool = False) -> None:
         """Publish the message again by Celery's own machinery, as ``Task.retry`` does it.

@@ -33,7 +33,7 @@ def finish(run: Run, error: BaseException | None) -> None:
         run.has_ended = isinstance(error, Exception) and not requeued
         if not _job_continues(run, error, requeued=requeued):
             run.failed_period = run.opened_by
-            if run.failed_period is not None and (run.locks.lease is None or run.scope.claims_beside):
+            if run.failed_period is not None and (run.locks.lease is None or run.is_claimed_apart):
                 run.end_period(run.failed_period)  # else it ends with the lease, which keeps it
     lease = run.lease
     if lease is None:
@@ -86,8 +86,7 @@ def _release_claim(run: Run, *, requeued: bool) -> None:
     message = run.message
     if message is None or run.locks.lease is None or requeued:
         return
-    if run.locks.claim is not None:
-        run.locks.claim.release(message.token, opened_by=run.failed_period)
+    run.locks.claim.release(message.token, opened_by=run.failed_period)
 
 
 def _hand_on(run: Run, lease: Lease) -> None:

@@ -7,6 +7,9 @@ What a scope does when its run starts::
     both                       the lease is acquired; then the claim, which is kept beside it, is released
     claim for the period       nothing; a message that was not accepted at publish is accepted here
 
+A deploy may have changed the scope since the message was published. The claim is where the header says: a
+lease under that key takes it over; else it is released once the lease is granted. A period stays.
+
 Where the scope has no lease, and the broker may deliver the message once more, the run holds a lease on the
 message itself, so that its copies exclude each other.
 """
@@ -38,16 +41,11 @@ def start(run: Run) -> None:
 
     Raises ``Ignore`` where the message was skipped, is done, or was published again to run later.
     """
-    scope = run.scope
     try:
-        if scope.lease or run.can_come_again:
+        if run.scope.lease or run.can_come_again:
             _acquire(run)
-        if scope.claim == "end":
-            return  # it has become the lease
-        if scope.claim == "start":
-            _leave_queue(run)
-        elif scope.claim == "period" and not run.is_accepted:
-            _accept(run)
+        if run.is_claimed_apart:  # else it has become the lease
+            _end_claim(run)
     except BaseException as error:
         _leave(run, error)
         raise
@@ -79,7 +77,7 @@ def _acquire(run: Run) -> None:
     run.lease = answer
     if answer.sent_again:
         run.is_repeatable = True  # its other copy may come long after this run
-    if answer.is_new and not run.scope.claims_beside:
+    if answer.is_new and not run.is_claimed_apart:
         _warn_of_lost_claim(run)
     if lock_acquired.receivers and run.locks.lease is not None:
         lock_acquired.send(sender=run.task, key=lock.key, task_id=lock.owner, lease=answer)
@@ -113,7 +111,7 @@ def _take_over(
         message = run.message
         if answer.is_done and message is not None and message.is_tick and run.scope.claim != "period":
             # Sent twice, and claimed again when it had run.
-            (run.locks.claim or run.lock).release(message.token)
+            run.locks.claim.release(message.token)
         raise late_copy(run) if answer.is_done else wait_for(run, None, is_copy=True)
     return answer
 
@@ -133,33 +131,57 @@ def _own_claim(run: Run, hold: Hold) -> dict[str, Any]:
     return {"claim": hold.token} if takes_over and hold.state == QUEUED else {}
 
 
+def _end_claim(run: Run) -> None:
+    """Release the claim, unless it stands for the period; accept a message that was not."""
+    scope = run.scope
+    if scope.claim == "start":
+        _leave_queue(run)
+        return
+    if scope.claim == "period" and not run.is_accepted:
+        _accept(run)
+    if run.leaves_claim:
+        _release_claim(run)
+
+
 def _leave_queue(run: Run) -> None:
     """Release the claim; a message that has none yields to a queued one, unless it has to run anyway."""
     message = run.message
-    lock = run.locks.claim or run.lock
+    lock = run.queue
     # Where its lease lets it run, a call that is queued runs after it.
     runs_anyway = lock.period is None and (run.scope.lease or (message is not None and run.must_wait))
     if message is not None and run.waited_in_vain is not None and not run.scope.lease:
         # It may have left the line without its claim.
-        refusal = _look(run, lock, message.token)
+        refusal = _look(run, run.locks.claim, message.token)
         if refusal is not None:
             raise at_start(run, refusal.hold)
     if message is not None and (run.is_accepted or runs_anyway):
-        # Without a claim as well: its publisher may not have learned that it was granted.
-        lock.release(message.token)
+        _release_claim(run)
         return
     if runs_anyway:
         return
     hold = _queued_before(run, lock)
     if hold is not None and lock.release_if_dead(hold):
         hold = _queued_before(run, lock)
-    if hold is None:
-        return
-    # A claim of its own token: its publisher did not learn that it was granted.
-    is_own = hold.is_period or message is None or hold.token == message.token
-    if hold.owner != lock.owner or not is_own:
-        raise at_start(run, hold)
-    lock.release(hold.token)
+    if hold is not None:
+        # A claim of its own token: its publisher did not learn that it was granted.
+        is_own = hold.is_period or message is None or hold.token == message.token
+        if hold.owner != lock.owner or not is_own:
+            raise at_start(run, hold)
+        lock.release(hold.token)
+    if message is not None and message.claimed_beside != run.scope.claims_beside:
+        _release_claim(run)  # it was published under another scope
+
+
+def _release_claim(run: Run) -> None:
+    """Release the claim of the run's message, where its header says that it is.
+
+    Without a claim as well: its publisher may not have learned that it was granted.
+    """
+    message = run.message
+    if message is not None and run.locks.lease is None:
+        run.release_claim(message.token)
+    elif message is not None:
+        run.locks.claim.release(message.token)
 
 
 def _queued_before(run: Run, lock: TaskLock) -> Hold | None:
@@ -237,7 +259,7 @@ def _try_again(run: Run, lock: TaskLock, attempt: Callable[[], T], error: LockUn
 def _leave(run: Run, error: BaseException) -> None:
     """Release what a run has taken, or may have, that does not start."""
     locks = run.locks
-    may_be_held = {lock.key: lock for lock in (locks.claim or run.lock, locks.copies)}
+    may_be_held = {lock.key: lock for lock in (run.queue, locks.copies)}
     if run.lease is not None:
         locks.copies.finish(run.lease)
         run.lease = None

@@ -9,7 +9,8 @@ import json
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import permutations
 from typing import Any
 
 from celery import Celery, Task
@@ -17,6 +18,7 @@ from celery.exceptions import Ignore
 from celery.signals import task_postrun, task_success
 
 from celery_redislock import Resources, SingletonTask, lock_lost, lock_released
+from celery_redislock.declaring.scopes import SCOPES
 from celery_redislock.locks import Lease
 from tests.acceptance import deaths
 from tests.acceptance.bodies import new_body
@@ -134,6 +136,19 @@ DECLARED: Mapping[str, Mapping[str, Any]] = {
     "before_start_ignores": {"before_start": _ignore_before_start},
 }
 
+#: The sides of a deploy; and each change of a task's scope: a task's name, and its scope on either side.
+BEFORE, AFTER = 0, 1
+CHANGES = {f"{before}_to_{after}": (before, after) for before, after in permutations(SCOPES, 2)}
+
+
+def _declared(plan: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield what each task declares; those whose scope changes are there on a ``side`` of that only."""
+    yield from DECLARED.items()
+    for name, scopes in CHANGES.items() if "side" in plan else ():
+        scope = scopes[plan["side"]]
+        terms = {"lock_limit": plan.get("limit", 1)}
+        yield name, {"lock": scope, **({"lock_period": SHORT_LEASE} if scope == "until_expired" else terms)}
+
 
 def open_project(plan: Mapping[str, Any]) -> Celery:
     """Return the app of a project, with all its tasks.
@@ -151,7 +166,7 @@ def open_project(plan: Mapping[str, Any]) -> Celery:
     app.conf.update(settings_of(plan))
     app.journal = Journal(plan["journal"], plan["prefix"])
     _journals.append(app.journal)
-    for name, options in DECLARED.items():
+    for name, options in _declared(plan):
         if options.get("lock_key") is TWO and not _takes_several(plan["conf"]):
             continue
         keyed = {"lock_key": RESOURCE, "after_return": _linger, **options}

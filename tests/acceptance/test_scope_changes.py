@@ -1,0 +1,99 @@
+"""A deploy that changes ``lock=``: what was published under one scope is run under another."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+import pytest
+from celery import Celery
+
+from celery_redislock import held
+from tests.acceptance.harness import Project, wait_until
+from tests.acceptance.paths import ELSEWHERE, FUSED
+from tests.acceptance.project import AFTER, BEFORE, CHANGES, open_project
+from tests.acceptance.terms import PATIENCE
+
+ProjectMaker = Callable[..., Project]
+
+pytestmark = [
+    pytest.mark.law(2),
+    pytest.mark.slow,
+    pytest.mark.parametrize("path", [FUSED, ELSEWHERE], indirect=True),
+    pytest.mark.parametrize(("strategy", "limit"), [("wait", 1), ("skip", 1), ("wait", 3)]),
+]
+
+#: Calls of each task, by each publisher.
+CALLS = 4
+
+
+class Call(NamedTuple):
+    """A call that was published: of which task, its id, and the scope that it was published under."""
+
+    task: str
+    id: str
+    scope: str
+
+
+@contextmanager
+def publishers(project: Project, limit: int) -> Iterator[Sequence[Celery]]:
+    """Open the app as it was before the deploy, and as it is after it."""
+    apps = [open_project({**project.plan, "side": side, "limit": limit}) for side in (BEFORE, AFTER)]
+    yield apps
+    for app in apps:
+        app.journal.close()
+        app.close()
+
+
+def publish(*apps: Celery) -> list[Call]:
+    """Call each task, by each app in turn; return the calls that were no duplicates."""
+    calls = []
+    for name in CHANGES:
+        for _ in range(CALLS):
+            for app in apps:
+                task = app.tasks[f"project.{name}"]
+                result = task.delay(name)
+                if not result.is_duplicate:
+                    calls.append(Call(name, result.id, task.lock))
+    return calls
+
+
+def let_them_run(project: Project, app: Celery, calls: Sequence[Call], strategy: str) -> None:
+    """Wait until all is over; see that each accepted call has run, and each once."""
+    # What claims nothing at publish is accepted, or skipped, when it starts.
+    accepted = {call.id: call.task for call in calls if strategy == "wait" or call.scope != "while_executing"}
+
+    def ran() -> list[str]:
+        bodies = [body for name in CHANGES for body in project.bodies(name)]
+        return [body.task_id for body in bodies if body.ended_by is not None]
+
+    def unfinished() -> list[str]:
+        missing = {f"{accepted[task_id]} did not run" for task_id in accepted.keys() - {*ran()}}
+        return sorted(missing | {f"{hold.key} is held" for hold in held(app) if hold.state != "period"})
+
+    with suppress(AssertionError):  # what did not end is named below
+        wait_until(lambda: not unfinished() and project.undelivered() == 0, PATIENCE, "all is over")
+    assert (unfinished(), project.undelivered()) == ([], 0)
+    assert len(ran()) == len({*ran()})
+    assert {*ran()} <= {call.id for call in calls}
+
+
+def test_what_was_accepted_under_the_old_scope_runs_under_the_new_one(
+    new_project: ProjectMaker, strategy: str, limit: int
+) -> None:
+    """Each once, whichever scope becomes which, and in the end only periods are held."""
+    project = new_project(conf={"redislock_on_conflict": strategy})
+    with publishers(project, limit) as (before, _):
+        calls = publish(before)
+        project.start_workers(1, "prefork", concurrency=4, side=AFTER, limit=limit)
+        let_them_run(project, before, calls, strategy)
+
+
+def test_what_is_accepted_under_both_scopes_runs_under_either(
+    new_project: ProjectMaker, strategy: str, limit: int
+) -> None:
+    """In a rolling deploy old and new publishers and workers are side by side."""
+    project = new_project(conf={"redislock_on_conflict": strategy})
+    with publishers(project, limit) as apps:
+        for side in (BEFORE, AFTER):
+            project.start_workers(1, "prefork", concurrency=2, side=side, limit=limit)
+        let_them_run(project, apps[0], publish(*apps), strategy)
