@@ -169,19 +169,20 @@ class TaskLock(_Terms, KeyLock):
             on_lost: as for :class:`Lease`.
             waits: refused, it waits, whatever its task asks for.
         """
-        acquire = partial(
-            self.store.acquire,
-            self.key,
-            token,
-            self.ttl,
-            facts=self.facts(RUNNING, message, waits=waits),
-            instead_of=claim,
-            period=None if accepted else self.period,
-            message=message if may_be_done else None,
-            starts_run=True,
-            limit=self.limit,
+        answer = self.past_the_dead(
+            partial(
+                self.store.acquire,
+                self.key,
+                token,
+                self.ttl,
+                facts=self.facts(RUNNING, message, waits=waits),
+                instead_of=claim,
+                period=None if accepted else self.period,
+                message=message if may_be_done else None,
+                starts_run=True,
+                limit=self.limit,
+            )
         )
-        answer = self.past_the_dead(acquire)
         if not isinstance(answer, Grant):
             return answer
         lease = Lease(self.store, Term(self.key, token, self.ttl), answer, on_lost=on_lost)

@@ -102,11 +102,11 @@ class Claim:
         self.was_free = True
         _refused.difference_update(self._names)
 
-    def push(self, queue: str, text: str, priority: object, unacked: str) -> bool:
+    def push(self, queue: str, text: str, priority: object, channel: Any) -> bool:
         """Take the claim and put the message's text into a queue of its server, in one step and round trip.
 
         Where it may wait and the claim is refused, the message is put into the line of the lock instead.
-        ``unacked``: the broker's hash of deliveries.
+        ``channel``: kombu's, to that server.
 
         Returns:
             ``False`` where the server refuses to do both. Then it did neither.
@@ -116,7 +116,7 @@ class Claim:
         """
         lock = self.lock
         facts = lock.facts(self._state, None, True)
-        turn = self._turn(text, priority, unacked) if self.may_wait else None
+        turn = self._turn(text, priority, channel) if self.may_wait else None
         push = partial(
             lock.store.claim_and_push, lock.key, self.call.token, self._ttl,
             queue=queue, text=text, facts=facts, turn=turn, **self._terms,
@@ -142,7 +142,7 @@ class Claim:
             self.is_granted = True
         return True
 
-    def _turn(self, text: str, priority: object, unacked: str) -> Turn | None:
+    def _turn(self, text: str, priority: object, channel: Any) -> Turn | None:
         """Return how the message waits; ``None`` where its header is not as it is known here."""
         call = self.call
         said = Message.loads(call.header)
@@ -155,7 +155,7 @@ class Claim:
             header=quoted(call.header),
             unclaimed=quoted(unclaimed.dumps()),
             parked=quoted(parked.dumps()),
-            facts=facts_of_turn(self.lock, unacked),
+            facts=facts_of_turn(self.lock, f"{channel.global_keyprefix}{channel.unacked_key}"),
             band=band_of(priority, has_waited=False),
             most=call.lock_options.lock_max_waiting,
             hand_off=hand_off(settings_of(call.task.app)),

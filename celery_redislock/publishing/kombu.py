@@ -213,9 +213,8 @@ class _Client(NamedTuple):
         claim = self.claim
         channel = self.channel
         is_small = len(text) <= LARGEST
-        prefix = channel.global_keyprefix
-        unacked = f"{prefix}{channel.unacked_key}"
-        if is_small and claim.push(f"{prefix}{key}", text, self.given[_PRIORITY], unacked):
+        queue = f"{channel.global_keyprefix}{key}"
+        if is_small and claim.push(queue, text, self.given[_PRIORITY], channel):
             if not (claim.is_granted or claim.has_left):
                 raise _Stopped
             return

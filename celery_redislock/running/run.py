@@ -10,7 +10,7 @@ from celery_redislock.locks.lease import Lease
 from celery_redislock.log import logger
 from celery_redislock.publishing.conflict import explain
 from celery_redislock.publishing.signals import lock_lost, lock_released
-from celery_redislock.running.delivery import Delivery, release_dropped
+from celery_redislock.running.delivery import Delivery, mark_ttl, release_dropped
 from celery_redislock.store.store import Mark
 
 
@@ -70,6 +70,13 @@ class Run(Delivery):
         for how many seconds.
         """
         self.followed_by = (*self.followed_by, (token, claim_ttl))
+
+    @property
+    def done_ttl(self) -> float:
+        """As of its delivery. A message that was sent more than once may come again as late as any."""
+        if self.lease is not None and self.lease.sent_again:
+            return mark_ttl(self.task.app)
+        return super().done_ttl
 
     def mark(self) -> Mark | None:
         """Return what the end of this run leaves for the copies of its message."""

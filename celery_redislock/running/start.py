@@ -53,7 +53,6 @@ def start(run: Run) -> None:
 
 def _acquire(run: Run) -> None:
     """Hold a lock while the body runs: the key's, or that of the message itself."""
-    options = run.options
     message = run.message
     lock = run.locks.copies
     limit = (run.request.timelimit or (None,))[0] or run.task.time_limit
@@ -64,7 +63,7 @@ def _acquire(run: Run) -> None:
         message=run.identity,
         may_be_done=run.may_be_done,
         accepted=lock.period is None or run.is_accepted,
-        max_hold=options.max_hold(limit) if limit else options.lock_max_hold,
+        max_hold=run.options.max_hold(limit) if limit else run.options.lock_max_hold,
         waits=message is not None and (message.claimed or message.must_run),
         on_lost=run.announce_loss,
     )
@@ -75,8 +74,6 @@ def _acquire(run: Run) -> None:
     if not isinstance(answer, Lease) and (answer := _take_over(run, attempt, answer)) is None:
         return  # on_lock_error says: without a lock
     run.lease = answer
-    if answer.sent_again:
-        run.is_repeatable = True  # its other copy may come long after this run
     if answer.is_new and not run.is_claimed_apart:
         _warn_of_lost_claim(run)
     if lock_acquired.receivers and run.locks.lease is not None:

@@ -599,7 +599,7 @@ def _worst(renewed: Sequence[bool | None]) -> bool | None:
 # The scripts' answers (``wire.Answers``). An answer of another shape raises one of ``scripts.OTHER_SHAPES``.
 
 #: The words by which a hold is granted, and those by which a mark refuses it.
-_GRANTED = frozenset((b"granted", b"taken_over", b"sent_again"))
+_GRANTED = frozenset((b"granted", b"taken_over"))
 _MARKED = frozenset((b"done", b"ending"))
 
 #: Whether a hold was ended, by the first word of the answer.
@@ -618,14 +618,14 @@ def granted(
     """Read the answer to a request for a hold."""
     word = reply[0]
     if word in _GRANTED:
-        sent_again = word == b"sent_again"
-        taken_over = sent_again or word == b"taken_over"
-        return Grant(int(reply[1]) or None, taken_over, sent_at, answered_at, False, sent_again)
+        return Grant(int(reply[1]) or None, word == b"taken_over", sent_at, answered_at)
     if word == b"refused":
         return Refusal(_holds(name, *reply[1:]))
     if word == b"repeated":
         fence = int(reply[1]) if len(reply) > 1 else None
         return Grant(fence or None, False, sent_at, answered_at, True)
+    if word == b"sent_again":
+        return Grant(int(reply[1]) or None, True, sent_at, answered_at, sent_again=True)
     expect(word in _MARKED)
     return Marked(word == b"done", int(reply[1]) / 1000)
 
