@@ -16,7 +16,9 @@ key                           type    value                       expiry; writte
 ``redislock:index``           zset    name (period: ``name NUL    twice the longest of them at most; acquire,
                                       period``), score expiry ms  renew, hand_on, claim_and_push
 ``redislock:{N}:line``        zset    id -> place                 when empty; park, claim_or_park
-``redislock:{N}:parked``      hash    id -> waiting entry         when empty; park, claim_or_park
+``redislock:{N}:sent``        zset    id -> place: was handed     when empty; what ends a hold, settle
+                                      the lock, has not started
+``redislock:{N}:parked``      hash    id -> entry of these two    when empty; park, claim_or_park
 ``redislock:{N}:until``       zset    id -> when it goes without  when empty; park, claim_or_park
                                       its lock, ms
 ``redislock:{N}:bell:NONCE``  list    empty text: it has rung     the claim's ttl; all that end a hold
@@ -30,8 +32,6 @@ key                           type    value                       expiry; writte
 ``redislock:refusals``        zset    name, score when, ms        an hour; as ``refused``
 ``redislock:counts``          hash    ``task NUL what`` -> how    30 days; all that grant, refuse, park or end
                                       often                       a task's hold (history.lua)
-``redislock:{N}:again:ID``    string  empty: ID was refused its   a minute; acquire
-                                      own permit before settled
 ============================  ======  ==========================  ===========================================
 
 ``GET 'redislock:{N}:lock'`` and ``TTL`` in redis-cli tell the story; so does

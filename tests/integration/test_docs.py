@@ -342,6 +342,9 @@ def test_every_key_is_in_the_table_of_the_page(server: EmbeddedServer, admin: re
         store.release("N", "nobody/token", mark=Mark("MESSAGE", 5.0))
         store.park("N", "rung/token", Entry("ring", store.bell("N", "NONCE"), 5.0, "{}"), nonce="NONCE")
         store.release("N", "owner/token")
+        store.park("N", "sent/token", Entry("give", "here", 5.0, '{"line":1}'), nonce="NONCE")
+        store.release("N", "rung/token")
+        assert store.settle("N", "sent/token", 5.0)
         store.park("N", "waiting/token", Entry("give", "elsewhere", 5.0, "{}"), nonce="NONCE", within=5.0)
         states = States(store, "APP")
         assert states.take("ENTRY", NOTHING, {}, bound=5.0, next_in=6.0).status == "taken"
@@ -352,5 +355,6 @@ def test_every_key_is_in_the_table_of_the_page(server: EmbeddedServer, admin: re
 
     assert found == dict(rows)
     assert {key.decode() for key in keys if ask(admin, "PTTL", key) <= 0} == {
-        "redislock:{N}:line", "redislock:{N}:parked", "redislock:{N}:until", "redislock:lines",
+        "redislock:{N}:line", "redislock:{N}:parked", "redislock:{N}:sent", "redislock:{N}:until",
+        "redislock:lines",
     }  # fmt: skip
