@@ -343,6 +343,7 @@ def test_every_key_is_in_the_table_of_the_page(server: EmbeddedServer, admin: re
         store.park("N", "rung/token", Entry("ring", store.bell("N", "NONCE"), 5.0, "{}"), nonce="NONCE")
         store.release("N", "owner/token")
         store.park("N", "sent/token", Entry("give", "here", 5.0, '{"line":1}'), nonce="NONCE")
+        admin.delete("redislock:{N}:note:NONCE")
         store.release("N", "rung/token")
         assert store.settle("N", "sent/token", 5.0)
         store.park("N", "waiting/token", Entry("give", "elsewhere", 5.0, "{}"), nonce="NONCE", within=5.0)
