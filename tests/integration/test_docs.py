@@ -334,7 +334,8 @@ def test_every_key_is_in_the_table_of_the_page(server: EmbeddedServer, admin: re
         store.home = "here"
         store.acquire("N", "one/of/several", 5.0, facts='{"limit":2,"state":"running"}', limit=2)
         store.park("N", "ID", Entry("give", "here", 5.0, '{"limit":2,"line":1}'), nonce="NONCE")
-        store.acquire("N", "run/token", 5.0, facts="{}", instead_of="ID", starts_run=True)
+        run = {"instead_of": "ID", "starts_run": True, "limit": 2}
+        store.acquire("N", "run/token", 5.0, facts='{"limit":2}', **run)
         admin.delete("redislock:{N}:note:NONCE")
         store.limit("N", 2, ttl=5.0)
         admin.delete("redislock:{N}:lock")
@@ -342,6 +343,7 @@ def test_every_key_is_in_the_table_of_the_page(server: EmbeddedServer, admin: re
         store.release("N", "nobody/token", mark=Mark("MESSAGE", 5.0))
         store.park("N", "rung/token", Entry("ring", store.bell("N", "NONCE"), 5.0, "{}"), nonce="NONCE")
         store.release("N", "owner/token")
+        admin.delete("redislock:{N}:note:NONCE")
         store.park("N", "sent/token", Entry("give", "here", 5.0, '{"line":1}'), nonce="NONCE")
         admin.delete("redislock:{N}:note:NONCE")
         store.release("N", "rung/token")
