@@ -62,7 +62,8 @@ def install(app: Any, store: LockStore, may_be_there: MayBeThere | None = None) 
     if leads_to(connection, store):
         return  # the scripts push
     host = f"{connection.hostname}:{connection.port}/{connection.virtual_host}"
-    store.home = f"{connection.transport_cls}:{host}"
+    prefix = (connection.transport_options or {}).get("global_keyprefix", "")
+    store.home = f"{connection.transport_cls}:{host}{prefix and f' {prefix}'}"
     store.on_promoted = partial(_publish_all, app, store, may_be_there)
 
 

@@ -62,7 +62,7 @@ from celery_redislock.wire.thread import original, start_thread, tell
 MOST_UNSIGNED = 10_000
 
 #: What a server says that refuses scripts, or these keys, to the worker's user, and will again.
-_FORBIDDEN = ("NOPERM", "no permissions", "ACL failure", "unknown command")
+_FORBIDDEN = ("noperm", "no permissions", "acl failure", "unknown command")
 
 
 class InHand(StartStopStep):  # type: ignore[misc]  # celery-types has it untyped
@@ -97,6 +97,11 @@ class InHand(StartStopStep):  # type: ignore[misc]  # celery-types has it untype
 
     def stop(self, consumer: Any) -> None:
         """Leave the name to lapse: kombu restores what is in hand, and may be killed before it has."""
+
+
+def is_forbidden(error: Exception) -> bool:
+    """Whether the broker refuses scripts, or these keys, to the worker's user, and will again."""
+    return any(words in str(error).lower() for words in _FORBIDDEN)
 
 
 def _is_known(channel: Any) -> bool:
@@ -170,7 +175,7 @@ class WorkerName:
                 self._leave_behind(channel)
                 self._renew(channel, may_take=False)
         except Exception as error:  # noqa: BLE001  the thread tries again
-            if any(words in str(error) for words in _FORBIDDEN):
+            if is_forbidden(error):
                 log = logger.debug if self._is_forbidden else logger.info
                 line = (
                     "what this worker has in hand is not restored if it is killed: %s; let the broker's user "

@@ -264,7 +264,7 @@ def _park(
         # It is acknowledged after it is parked: a copy may come, and has to find the mark of its run.
         said = said._replace(parked_at=since, was_delivered=True, was_told=True)
         text = text_of(message, said.added_to(headers), options.lock_wait_queue)
-        entry = Entry("give", store.home, PUBLISHING, facts_of_turn(lock), text)
+        entry = Entry("give", store.own_home, PUBLISHING, facts_of_turn(lock), text)
         band = band_of(255 - priority, has_waited=has_waited)
     else:
         said = said._replace(parked_at=since, was_told=True)

@@ -23,6 +23,7 @@ from celery_redislock.exceptions import RedisLockError
 from celery_redislock.log import logger
 from celery_redislock.publishing.promote import tell_of_loss, tell_of_lying
 from celery_redislock.receiving.parking import TOLD_AGAIN
+from celery_redislock.receiving.proof import Proving
 from celery_redislock.running.delivery import lock_by_name
 from celery_redislock.store.store import LockStore
 from celery_redislock.wire.clock import Clock, boottime
@@ -40,7 +41,7 @@ AT_ONCE = 25
 class Sweeping(Step):  # type: ignore[misc]  # celery-types has it untyped
     """A step of the worker's consumer: it starts the thread, once for each worker."""
 
-    requires = (Tasks,)
+    requires = (Tasks, Proving)
 
     def include_if(self, consumer: Any) -> bool:
         """Only where there are unique tasks."""

@@ -368,6 +368,7 @@ class ClusterStore(RedisStore):
         held: list[Hold] = []
         broken: list[tuple[str, str]] = []
         promoted: list[Promotion] = []
+        elsewhere: list[tuple[str, str]] = []
         away: set[object] = set()
         for slot, score in due:
             node = self._nodes.name_of(slot)
@@ -379,6 +380,7 @@ class ClusterStore(RedisStore):
             held += found.held
             broken += found.broken
             promoted += found.promoted
+            elsewhere += found.elsewhere
             next_in = min(next_in, found.next_in)
             if found.next_in < float("inf"):
                 self._empty.discard(slot)
@@ -389,7 +391,7 @@ class ClusterStore(RedisStore):
                 self.note(slot, score=score)
             else:
                 self._empty.add(slot)
-        return Sweep(next_in, tuple(held), tuple(broken), tuple(promoted))
+        return Sweep(next_in, tuple(held), tuple(broken), tuple(promoted), elsewhere=tuple(elsewhere))
 
     def drain(
         self, name: str = "", *, most: int = 100, ids: Sequence[str] = ()

@@ -7,11 +7,12 @@ import threading
 import time
 from bisect import bisect
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
+from celery_redislock.store.home import KEPT, Proof
 from celery_redislock.store.store import (
     QUEUED,
     Entry,
@@ -69,6 +70,7 @@ class _Woken(NamedTuple):
 
     id: str = ""
     promoted: tuple[Promotion, ...] = ()
+    elsewhere: str = ""
 
 
 _NOBODY = _Woken()
@@ -99,6 +101,7 @@ class MemoryStore(LockStore):
         self._sends: dict[str, tuple[int, int]] = {}
         self._due: dict[str, float] = {}
         self._notes: dict[str, _Expiring] = {}
+        self._proofs: dict[str, tuple[str, float]] = {}
         self._fence = 0
         self.queues: defaultdict[str, deque[str]] = defaultdict(deque)
 
@@ -367,7 +370,7 @@ class MemoryStore(LockStore):
                 for place in self._lines.get(each, ())
                 if not ids or place.id in ids
             ]
-            asked = [ask for ask in asked if ask[2].kind != "give" or ask[2].to == self.home]
+            asked = [ask for ask in asked if ask[2].kind != "give" or self._is_home(ask[2].to)]
             asked = [ask for ask in asked if self._live(self._notes, ask[1]) is None][:most]
             given = [ask for ask in asked if ask[2].kind == "give"]
             for _, id_, entry in given:
@@ -391,6 +394,7 @@ class MemoryStore(LockStore):
             now = self._clock()
             held_by: list[Hold] = []
             promoted: list[Promotion] = []
+            elsewhere: list[tuple[str, str]] = []
             for due, name in sorted((due, name) for name, due in self._due.items())[:most]:
                 if due > now:
                     break
@@ -402,9 +406,11 @@ class MemoryStore(LockStore):
                 if holders:
                     self._extend(name)
                     promoted += self._let_go(name)
-                promoted += () if is_alone else self._wake(name).promoted
+                woken = _NOBODY if is_alone else self._wake(name)
+                promoted += woken.promoted
+                elsewhere += [(name, woken.elsewhere)] if woken.elsewhere else []
             next_in = max(0.0, min(self._due.values(), default=float("inf")) - now)
-            answer = Sweep(next_in, tuple(held_by), (), tuple(promoted))
+            answer = Sweep(next_in, tuple(held_by), (), tuple(promoted), elsewhere=tuple(elsewhere))
         return self._told(answer)
 
     def _let_go(self, name: str) -> list[Promotion]:
@@ -418,7 +424,7 @@ class MemoryStore(LockStore):
                 if entry.kind != "ring":
                     self.queues[entry.to].append(entry.text)
                 self._take_out(name, id_)
-            elif entry.to == self.home and not self._live(self._notes, id_):
+            elif self._is_home(entry.to) and not self._live(self._notes, id_):
                 self._notes[id_] = (b"", now + entry.ttl)
                 given.append(Promotion(name, id_, entry.text.encode()))
         if name in self._due:
@@ -443,6 +449,14 @@ class MemoryStore(LockStore):
             until = self._holders_of(name)[id_].until
             self._due[name] = min(self._due[name], max(self._clock() + _SHORTEST, until - last))
 
+    def homes(self, spelling: str = "", name: str = "", *, instead_of: str = "") -> Mapping[str, Proof]:
+        with self._lock:
+            now = self._clock()
+            self._proofs = {each: proof for each, proof in self._proofs.items() if now - proof[1] < KEPT}
+            if spelling and self._proofs.get(spelling, ("", now))[0] in {"", name, instead_of}:
+                self._proofs[spelling] = (name, now)
+            return {each: Proof(known, now - at) for each, (known, at) in self._proofs.items()}
+
     def waiting(
         self, name: str, *, first: int = 0, last: int = -1, handed_on: bool = False
     ) -> tuple[int, list[Waiter]]:  # fmt: skip
@@ -465,11 +479,11 @@ class MemoryStore(LockStore):
         entry = self._entry(name, id_)
         assert entry is not None  # noqa: S101  whoever asks for one has seen it in line
         now = self._clock()
-        if entry.kind == "give" and entry.to != (self.home if home is None else home):
+        if entry.kind == "give" and not self._is_home(entry.to, home):
             if only:
                 self.renew([Term(name, id_, _OF_ANOTHER_HOME)])
             self._due[name] = now + _OF_ANOTHER_HOME
-            return _NOBODY
+            return _Woken(elsewhere=entry.to)
         takes = self._live(self._marks, (name, id_)) is None
         is_dead = entry.kind == "ring" and line[0].until < now and not only
         if is_dead:
@@ -549,6 +563,9 @@ class MemoryStore(LockStore):
         if at == len(line):
             return max(before, -1.0) + 1
         return max(line[at].at - 1, (before + line[at].at) / 2)
+
+    def _is_home(self, to: str, home: str | None = None) -> bool:
+        return to in (self.home if home is None else home).split("\n")
 
     def _entry(self, name: str, id_: str) -> Entry | None:
         places = [*self._lines.get(name, ()), *self._sent.get(name, ())]

@@ -24,6 +24,8 @@ key                           type    value                       expiry; writte
 ``redislock:{N}:bell:NONCE``  list    empty text: it has rung     the claim's ttl; all that end a hold
 ``redislock:lines``           zset    name, score when to look    when empty; park, sweep, what ends a hold
                                       next, ms
+``redislock:homes``           hash    a broker's spelling -> ``ms  7 days; homes
+                                      NUL name``
 ``redislock:{N}:permits``     zset    token, score expiry ms      with the last permit; as the lock's, where
 ``redislock:{N}:holders``     hash    token -> json               several may hold it: that is a marker then
 ``redislock:{N}:limit``       string  ``N NUL json``              as it was set; limit
@@ -52,6 +54,7 @@ from uuid import uuid4
 
 from celery_redislock.exceptions import LockKeyError, LockOptionError, LockUnavailable
 from celery_redislock.store.confirmation import SYNC_TAKES, Confirmation
+from celery_redislock.store.home import KEPT, Proof
 from celery_redislock.store.store import (
     Counts,
     Entry,
@@ -85,7 +88,7 @@ from celery_redislock.wire.wire import expect
 #: The scripts of a lock store, one file each under ``lua/``; some include others.
 SCRIPTS = (
     "acquire", "claim_and_push", "claim_or_park", "counts", "downgrade", "drain", "fence", "force_release",
-    "hand_on", "happened", "inspect", "leave", "limit", "look", "move", "names", "park", "release",
+    "hand_on", "happened", "homes", "inspect", "leave", "limit", "look", "move", "names", "park", "release",
     "release_and_store", "release_claims", "renew", "ring", "settle", "survey", "sweep",
     "waiting",
 )  # fmt: skip
@@ -485,6 +488,11 @@ class RedisStore(LockStore):
     def lines(self, *, limit: int = 1000) -> list[str]:
         return self._scripts.begin("names", [self._lines], [str(limit), "-inf"], listed, name=self._lines)()
 
+    def homes(self, spelling: str = "", name: str = "", *, instead_of: str = "") -> Mapping[str, Proof]:
+        key = f"{self.prefix}:homes"
+        args = [in_ms(KEPT), *([spelling, name, instead_of] if spelling else [])]
+        return self._scripts.begin("homes", [key], args, _homes, name=key)()
+
     def mark_done(self, name: str, message: str, ttl: float) -> None:
         key = f"{self._base(name)}mark:{message}"
         self._scripts.send("mark_done", "SET", key, "done", "PX", in_ms(ttl))
@@ -721,6 +729,7 @@ def _swept(_name: str, reply: Any, *_: object) -> Sweep:
     broken: list[tuple[str, str]] = []
     promoted: list[Promotion] = []
     unstarted: list[Unstarted] = []
+    elsewhere: list[tuple[str, str]] = []
     for at in range(0, 6 * count, 6):
         name = fields[at].decode("utf-8", "replace")
         kind, first, second, number, more = fields[at + 1 : at + 6]
@@ -730,12 +739,23 @@ def _swept(_name: str, reply: Any, *_: object) -> Sweep:
             broken.append((name, first.decode("utf-8", "replace")))
         elif kind == b"promoted":
             promoted.append(Promotion(name, first.decode(), second, number, more))
+        elif kind == b"elsewhere":
+            elsewhere.append((name, first.decode("utf-8", "replace")))
         else:
             queue = second.decode("utf-8", "replace")
             is_lost = {b"often": True, b"lies": False}[kind]
             unstarted.append(Unstarted(name, first.decode(), queue, number, is_lost))
     next_in = next_ms / 1000 if next_ms >= 0 else float("inf")
-    return Sweep(next_in, tuple(held), tuple(broken), tuple(promoted), tuple(unstarted))
+    found = tuple(held), tuple(broken), tuple(promoted), tuple(unstarted), tuple(elsewhere)
+    return Sweep(next_in, *found)
+
+
+def _homes(_name: str, reply: Any, *_: object) -> dict[str, Proof]:
+    word, count, *fields = reply
+    expect(word == b"homes" and len(fields) == 3 * count)
+    spellings, names = ([each.decode("utf-8", "replace") for each in fields[at::3]] for at in (0, 1))
+    proofs = [Proof(name, age / 1000) for name, age in zip(names, fields[2::3], strict=True)]
+    return dict(zip(spellings, proofs, strict=True))
 
 
 def _drained(_name: str, reply: Any, *_: object) -> tuple[int, tuple[Promotion, ...]]:

@@ -9,9 +9,12 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from operator import attrgetter
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from celery_redislock.exceptions import LockUnavailable
+from celery_redislock.store.home import Proof, SharedText
 
 if TYPE_CHECKING:
     from celery_redislock.wire.scripts import Scripts
@@ -37,6 +40,9 @@ _PLAIN = str | int | float
 
 #: A token that nobody has. Its release ends no hold, and hands a lock that is free to the first in line.
 NOBODY = "nobody"
+
+#: In place of a home, where the lock server is the broker.
+_NOWHERE = SimpleNamespace(text="")
 
 #: The states of a holder: its message waits for a worker; its run has started; its period (``lock_period``)
 #: has not passed.
@@ -374,6 +380,7 @@ class Sweep(NamedTuple):
         broken: keys that are another program's: their locks' names, and the server's words.
         promoted: as of a :class:`Release`.
         unstarted: what was handed its lock and does not start.
+        elsewhere: locks whose first in line only another home can serve: their names, and that home.
     """
 
     next_in: float
@@ -381,6 +388,7 @@ class Sweep(NamedTuple):
     broken: tuple[tuple[str, str], ...] = ()
     promoted: tuple[Promotion, ...] = ()
     unstarted: tuple[Unstarted, ...] = ()
+    elsewhere: tuple[tuple[str, str], ...] = ()
 
 
 class Limit(NamedTuple):
@@ -457,7 +465,9 @@ class LockStore(ABC):
     Every verb may be repeated with the same token.
 
     Attributes:
-        home: the broker that this process publishes to, where that is not the lock server; '' for none.
+        home: the broker that this process publishes to, where that is not the lock server, as its URL spells
+            it, and in further lines other spellings of that broker; '' for none. A worker's children have
+            what its main process has set last.
         on_promoted: called with what the end of a hold has promoted and this process has to publish, in the
             thread that ended it, after the answer was read. Callers that end a hold need not know of it.
         is_shared: other processes see these locks.
@@ -470,7 +480,7 @@ class LockStore(ABC):
             calls are made through a client of the user's. Shorter ones are refused with ``LockOptionError``.
     """
 
-    home: str = ""
+    _home: Any = _NOWHERE
     on_promoted: Callable[[Sequence[Promotion]], object] | None = None
     is_shared: bool = False
     keeps_lines: bool = True
@@ -484,6 +494,19 @@ class LockStore(ABC):
         return set()
 
     least_ttl: float = 0.0
+
+    def _share_home(self, spellings: str) -> None:
+        if self._home is _NOWHERE:
+            self._home = SharedText()
+        self._home.text = spellings
+
+    # Each release reads it, so no function of Python's does.
+    home = cast("str", property(attrgetter("_home.text"), _share_home))
+
+    @property
+    def own_home(self) -> str:
+        """The first line of ``home``: what this process parks messages for."""
+        return self.home.partition("\n")[0]
 
     @property
     @abstractmethod
@@ -743,6 +766,14 @@ class LockStore(ABC):
         they may. A message that was handed its lock and has not started is sought in the broker's queue and
         among what workers have in hand, where the broker is the lock server; found nowhere at two looks, it
         is sent again.
+        """
+
+    @abstractmethod
+    def homes(self, spelling: str = "", name: str = "", *, instead_of: str = "") -> Mapping[str, Proof]:
+        """Return the spellings of brokers that workers have proved within a week; one round trip.
+
+        With a ``spelling``, note first that this process has just proved it, by this name of its broker ('':
+        there is no proof). Where another name is noted of it, that stays, unless it is ``instead_of``.
         """
 
     @abstractmethod

@@ -21,7 +21,7 @@ _CLOSE = (
     " <- rabbit_networking:connection_info_all([pid, client_properties]),"
     " is_list(About),"  # one that has not introduced itself yet has none
     ' {longstr, Name} <- [rabbit_misc:table_lookup(About, <<"connection_name">>)],'
-    ' string:prefix(Name, <<"START">>) =/= nomatch].\n'
+    ' string:prefix(Name, <<"START">>) =/= nomatch].'
 )
 
 #: Evaluates on the node what it is told, line by line, and says what came of it. ``rabbitmqctl`` would start
@@ -42,10 +42,10 @@ _OPERATOR = """
 """
 
 
-def node_environment(home: Path) -> dict[str, str]:
+def node_environment(home: Path, plugins: str = "") -> dict[str, str]:
     """Return the environment in which RabbitMQ's programs mean a node that meets no other, on free ports."""
     home.mkdir()
-    (home / "plugins").write_text("[].\n")
+    (home / "plugins").write_text(f"[{plugins}].\n")
     port = str(free_port())
     return {
         "HOME": str(home),  # where the cookie is made
@@ -83,13 +83,14 @@ class RabbitMQ:
 
     def close_connections(self, start: str) -> None:
         """Close every connection whose client's name for it starts so, as a network or a node would."""
-        answer = self._tell(_CLOSE.replace("START", start))
+        answer = self.tell(_CLOSE.replace("START", start))
         assert answer.startswith("{value,[ok"), f"no connection's name starts with {start!r}: {answer}"
 
-    def _tell(self, line: str) -> str:
+    def tell(self, line: str) -> str:
+        """Evaluate a line of Erlang on the node; return what it says of that."""
         said, stdin = len(self._answers()), self._operator.process.stdin
         assert stdin is not None
-        stdin.write(line.encode())
+        stdin.write(f"{line}\n".encode())
         stdin.flush()
         until(lambda: len(self._answers()) > said, PATIENCE, self._operator, "the operator answers")
         return self._answers()[said]
@@ -101,10 +102,10 @@ class RabbitMQ:
 
 
 @contextmanager
-def rabbitmq_node(folder: Path) -> Iterator[RabbitMQ]:
+def rabbitmq_node(folder: Path, plugins: str = "") -> Iterator[RabbitMQ]:
     """Run a node while the block runs; skips, or fails in CI, where RabbitMQ is not installed."""
     needs("rabbitmq-server", "epmd", "erl")
-    environment = node_environment(folder / "rabbitmq")
+    environment = node_environment(folder / "rabbitmq", plugins)
     with (
         started(epmd_command(environment), environment, folder),
         started(["rabbitmq-server"], environment, folder) as server,

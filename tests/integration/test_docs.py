@@ -332,6 +332,7 @@ def test_every_key_is_in_the_table_of_the_page(server: EmbeddedServer, admin: re
         store.release("N", "owner/NONCE")
         admin.delete("the broker's", "redislock:{N}:note:NONCE")
         store.home = "here"
+        store.homes("here", "name")
         store.acquire("N", "one/of/several", 5.0, facts='{"limit":2,"state":"running"}', limit=2)
         store.park("N", "ID", Entry("give", "here", 5.0, '{"limit":2,"line":1}'), nonce="NONCE")
         run = {"instead_of": "ID", "starts_run": True, "limit": 2}

@@ -57,11 +57,11 @@ def served(case: StoreCase) -> list[str]:
     return case.pushed()
 
 
-def at_home(case: StoreCase) -> list[Promotion]:
+def at_home(case: StoreCase, home: str = HOME) -> list[Promotion]:
     """Let the store's process publish what it is given, and note it."""
     store = case.memory if hasattr(case, "memory") else case.redis  # type: ignore[attr-defined]
     given: list[Promotion] = []
-    store.home = HOME
+    store.home = home
     store.on_promoted = given.extend
     return given
 

@@ -24,7 +24,7 @@ for _, name in ipairs(only ~= '' and {only} or call('ZRANGE', lines, 0, left - 1
     local entry = type(redis.pcall('ZSCORE', line, id)) == 'string' and redis.pcall('HGET', stem .. 'parked', id)
     local kind, to, ttl, facts, text = read(entry)
     -- The note keeps another process from publishing it meanwhile.
-    if kind == 'give' and to == home and call('SET', stem .. 'note:' .. id, '', 'NX', 'PX', ttl) then
+    if kind == 'give' and is_home(home, to) and call('SET', stem .. 'note:' .. id, '', 'NX', 'PX', ttl) then
       left = left - 1
       given[#given + 1] = name
       given[#given + 1] = id

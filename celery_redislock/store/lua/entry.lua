@@ -5,6 +5,11 @@ local function read(entry)
   return string.match(type(entry) == 'string' and entry or '', '^(%l+)%z([^%z]*)%z(%d+)%z([^%z]*)%z(.*)$')
 end
 
+-- Whether a process of these homes, one a line, publishes what is given to this one.
+local function is_home(home, to)
+  return string.find('\n' .. home .. '\n', '\n' .. to .. '\n', 1, true)
+end
+
 -- Tells whether it was in line, or handed the lock and not started (sent.lua). pcall: one key's trouble stays with
 -- that key.
 local function take_out(stem, id)

@@ -8,8 +8,8 @@
 --   kind push   the text goes to the front of the list `to`, a queue of the broker on this server. Its facts name
 --               the broker's hash of deliveries, where that is not `unacked`
 --        ring   likewise, where `to` is the bell of a process that waits; it lives no longer than the claim
---        give   the caller publishes the text, if its home is `to`; it stays in line until that is settled. If it
---               was sent before, the caller looks first whether it is there yet
+--        give   the caller publishes the text, if `to` is one of its homes; it stays in line until that is settled. If
+--               it was sent before, the caller looks first whether it is there yet
 --        hold   nothing is sent
 --
 -- A message that was pushed or given is kept until it has started (sent.lua).
@@ -61,8 +61,8 @@ local function with_promoted(answer, promoted, text, sends, kept)
   return answer
 end
 
--- Whether only another home can serve the first in the line that was looked at last.
-local is_elsewhere = false
+-- The home that alone can serve the first in the line that was looked at last; nil where that is not another one.
+local elsewhere
 
 -- Returns nothing where nobody waits, or could be served; an id, its text and how often it was sent and extended where
 -- the caller publishes it, and others after it when that is settled.
@@ -74,8 +74,8 @@ local function wake(lock, index, name, home, only, permit)
   local line, parked, lines = stem .. 'line', stem .. 'parked', beside(index, 'lines')
   local sent = stem .. 'sent'
   local now = now_ms()
+  elsewhere = nil
   local rank = 0
-  is_elsewhere = false
   if not only and not permit and call('EXISTS', sent) == 1 then
     local held = call('GET', lock)
     permit = is_marker(held) and permits(lock, index, name, held) or nil
@@ -100,7 +100,7 @@ local function wake(lock, index, name, home, only, permit)
     elseif type(till) == 'string' and tonumber(till) < now and not only then
       take_out(stem, id) -- its process is dead, or stands still
       heads = call('ZRANGE', line, rank, rank)
-    elseif kind == 'give' and to ~= home then
+    elseif kind == 'give' and not is_home(home, to) then
       -- It is given when its claim has run out.
       if only and is_marker(call('GET', lock)) then
         permits(lock, index, name, call('GET', lock)).renew(id, OF_ANOTHER_HOME)
@@ -108,7 +108,7 @@ local function wake(lock, index, name, home, only, permit)
         call('PEXPIRE', lock, OF_ANOTHER_HOME)
       end
       redis.pcall('ZADD', lines, now + OF_ANOTHER_HOME, name)
-      is_elsewhere = true
+      elsewhere = to
       return
     else
       -- A copy of a message whose run has ended goes without the lock: who sees the result finds that free.

@@ -12,6 +12,7 @@
 --         name held value '' 0 0            somebody holds the lock
 --         name promoted id text sends kept  the caller publishes this one: the lock is its own, or it has waited for
 --                                           too long
+--         name elsewhere home '' 0 0        only that home can serve the first in line
 --         name lies id queue n 0            it was handed the lock, and lies in its queue: its claim was extended n
 --                                           times
 --         name often id queue n 0           its message was sent n times without a start: it is at the end of the line
@@ -47,7 +48,7 @@ local function let_go(name, stem, is_held)
       -- Its turn has come.
     elseif kind == 'give' then
       -- It stays in line until it is published. The note keeps another process from doing that meanwhile.
-      if to == home and call('SET', stem .. 'note:' .. id, '', 'NX', 'PX', ttl) then
+      if is_home(home, to) and call('SET', stem .. 'note:' .. id, '', 'NX', 'PX', ttl) then
         tell(name, 'promoted', id, text)
       end
     elseif not kind or kind == 'ring'
@@ -164,6 +165,9 @@ local function look(name)
   local promoted, text, sends, kept
   if is_freed or permit then
     promoted, text, sends, kept = wake(lock, index, name, home, nil, permit)
+    if elsewhere then
+      tell(name, 'elsewhere', elsewhere, '')
+    end
   end
   if text then
     tell(name, 'promoted', promoted, text, sends, kept)
@@ -178,7 +182,7 @@ local function look(name)
   end
   local left = permit and permit.ends_in(0) or not permit and call('PTTL', lock)
   latest = left and left >= 0 and math.min(latest, now + left + 5) or latest
-  latest = permit and is_elsewhere and math.min(latest, now + OF_ANOTHER_HOME) or latest
+  latest = permit and elsewhere and math.min(latest, now + OF_ANOTHER_HOME) or latest
   if not promoted then
     call('ZADD', lines, 'XX', latest < math.huge and latest or now + LATEST, name)
   end

@@ -1,0 +1,273 @@
+"""A worker proves to which broker its URL leads, so that two spellings of one broker are one home.
+
+What is proved is a name that only that broker knows:
+
+- on RabbitMQ an exchange, ``redislock.home.`` and random characters. It is internal: neither federation nor
+  exported definitions take it to another broker, as they do with a plain one.
+- on Redis and Valkey a key, ``redislock:home``, with random characters.
+
+Of several names that a broker knows the least counts, so two workers that prove at once agree soon. Anybody
+may ask RabbitMQ whether an exchange exists; to declare one takes the right to configure it. Without that, and
+with other brokers, nothing is proved, and the spelling counts.
+
+One spelling may lead to two brokers, in two networks. A worker whose spelling was proved by a living one, by
+a name that its own broker does not know, has another home: the spelling, ``#``, and a name of its broker.
+"""
+
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Protocol
+from uuid import uuid4
+
+from celery.bootsteps import StartStopStep
+from celery.worker.consumer.tasks import Tasks
+
+from celery_redislock.declaring.declaration import is_unique
+from celery_redislock.declaring.server import settings_of, store_of
+from celery_redislock.exceptions import RedisLockError
+from celery_redislock.log import logger
+from celery_redislock.publishing import promote
+from celery_redislock.receiving.in_hand import is_forbidden
+from celery_redislock.receiving.restore import run_script
+from celery_redislock.store.home import KEPT, LIVES, Proof, spellings_of
+from celery_redislock.store.store import LockStore
+from celery_redislock.wire.clock import boottime
+from celery_redislock.wire.thread import original, start_thread, tell
+
+#: Seconds between two proofs; and until the next one where it failed, or until this worker learns what others
+#: have proved.
+AGAIN = LIVES / 3
+PAUSE = 2.0
+
+#: Seconds that a connection or an answer of the broker may take.
+BOUND = 1.0
+
+#: Proofs that follow each other at once, where another worker has noted its own meanwhile.
+TRIES = 3
+
+#: What bounds an answer, by kombu's driver: where something can be proved.
+_BOUNDED = {
+    "py-amqp": ("read_timeout", "write_timeout"),
+    "redis": ("socket_timeout", "socket_connect_timeout"),
+}
+
+
+class Broker(Protocol):
+    """What can be proved of a broker, over one connection."""
+
+    def known(self, names: Sequence[str]) -> list[str] | None:
+        """Return those names that this broker knows, the least first; ``None`` where it cannot be asked."""
+
+    def declare(self) -> str:
+        """Let it know a new name, if it knows none, and return what it knows; '' where that is forbidden."""
+
+
+class _RabbitMQ:
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def known(self, names: Sequence[str]) -> list[str]:
+        return list(filter(self._knows, sorted(names)))
+
+    def _knows(self, name: str) -> bool:
+        from amqp.exceptions import NotFound  # noqa: PLC0415  only with this broker
+
+        with suppress(NotFound), self._connection.channel() as channel:
+            channel.exchange_declare(name, type="direct", passive=True)
+            return True
+        return False
+
+    def declare(self) -> str:
+        from amqp.exceptions import AccessRefused  # noqa: PLC0415  only with this broker
+        from amqp.spec import Exchange  # noqa: PLC0415  as above
+
+        name = f"redislock.home.{uuid4().hex}"
+        # Durable and internal; exchange_declare of amqp 5 has no argument for the latter.
+        terms: Any = (0, name, "direct", False, True, False, True, False, {})
+        with suppress(AccessRefused), self._connection.channel() as channel:
+            channel.send_method(Exchange.Declare, "BssbbbbbF", terms, wait=Exchange.DeclareOk)
+            return name
+        return ""
+
+
+class _Redis:
+    def __init__(self, connection: Any, prefix: str) -> None:
+        self._channel = connection.default_channel
+        self._key = f"{self._channel.global_keyprefix}{prefix}:home"
+
+    def known(self, names: Sequence[str]) -> list[str] | None:  # noqa: ARG002  it has one for all
+        try:
+            known = self._ask()
+        except Exception as error:
+            if is_forbidden(error):
+                return None
+            raise
+        return [known] if known else []
+
+    def declare(self) -> str:
+        return self._ask(uuid4().hex)
+
+    def _ask(self, *name: str) -> str:
+        answer: bytes = run_script(self._channel, "home", [self._key], round(1000 * KEPT), *name)
+        return answer.decode()
+
+
+def broker_of(connection: Any, prefix: str) -> Broker | None:
+    """Return what can be proved over this connection of kombu's; ``None`` where nothing can."""
+    name = connection.transport.driver_name
+    if name not in _BOUNDED:
+        return None
+    return _Redis(connection, prefix) if name == "redis" else _RabbitMQ(connection)
+
+
+def connect(app: Any) -> Any:
+    """Return a connection to the broker that the app publishes to; what is asked over it is bounded."""
+    connection = app.connection_for_write(connect_timeout=BOUND)
+    names = _BOUNDED.get(connection.transport.driver_name)
+    if names is not None:
+        bounded = {**(connection.transport_options or {}), **dict.fromkeys(names, BOUND)}
+        connection = connection.clone(transport_options=bounded)
+        connection.ensure_connection(max_retries=1, interval_start=0)
+    return connection
+
+
+def prove(store: LockStore, spelling: str, broker: Broker | None, *, notes: bool = True) -> None:
+    """Find out which home a process has whose URL is spelled so, and set it on the store.
+
+    ``notes``: it is noted on the lock server, as by a worker.
+    """
+    for _ in range(TRIES):
+        proofs = store.homes()
+        own, name = _found(proofs, spelling, broker, notes=notes)
+        former = proofs[own].name if own in proofs else ""
+        if notes:
+            proofs = store.homes(own, name, instead_of=former)
+        if own not in proofs or proofs[own].name == name:
+            break
+    if own != spelling and notes and store.own_home != own:
+        line = (
+            "%s leads other workers to another broker, or this one has lost its data: what waits for those "
+            "is not published here; if they are two brokers, give them two names in broker_url, if it is one "
+            "this ends within %d s"
+        )
+        tell(logger.warning, line, spelling, LIVES + AGAIN)
+    store.home = "\n".join(spellings_of(own, proofs))
+
+
+def _found(
+    proofs: Mapping[str, Proof], spelling: str, broker: Broker | None, *, notes: bool
+) -> tuple[str, str]:
+    """Return the home of this spelling here, and the name of its broker."""
+    noted = proofs.get(spelling)
+    names = {each.name for each in proofs.values()} - {""}
+    known = None if broker is None else broker.known(sorted(names))
+    if broker is None or known is None:
+        return spelling, "" if noted is None else noted.name
+    name = known[0] if known else broker.declare() if notes else ""
+    is_others = noted is not None and noted.is_living and noted.name not in {"", name, *known}
+    return f"{spelling}#{name}" if is_others else spelling, name
+
+
+def learn(app: Any, store: LockStore) -> None:
+    """Let a command publish what it promotes: :func:`promote.install`, for the home that is proved here."""
+    promote.install(app, store)
+    if not store.home:
+        return
+    try:
+        with connect(app) as connection:
+            prove(store, store.own_home, broker_of(connection, store.prefix), notes=False)
+    except Exception as error:  # noqa: BLE001  every broker has errors of its own; the spelling counts
+        logger.debug("could not ask which broker %s is: %r", store.home, error)
+
+
+class Proving(StartStopStep):  # type: ignore[misc]  # celery-types has it untyped
+    """A step of the worker's consumer, in the main process, where the lock server is not the broker.
+
+    It proves before the worker looks at lines, whenever the consumer connects, and every 20 s. Every 2 s it
+    learns which spellings other workers have proved.
+    """
+
+    requires = (Tasks,)
+
+    def include_if(self, consumer: Any) -> bool:
+        """Only where there are unique tasks."""
+        return any(map(is_unique, consumer.app.tasks.values()))
+
+    def create(self, consumer: Any) -> "Prover | None":
+        """Prove; called once, before the consumer connects."""
+        app = consumer.app
+        with suppress(RedisLockError):  # no lock server is named: the check at the worker's start tells
+            store = store_of(app, settings_of(app))
+            if store.home:
+                prover = Prover(app, store)
+                prover.start()
+                start_thread(partial(_run, weakref.ref(prover)), "redislock-proof")
+                return prover
+        return None
+
+
+class Prover:
+    """What proves the home of one worker."""
+
+    def __init__(self, app: Any, store: LockStore) -> None:
+        """Of this app's broker; sends nothing yet."""
+        self.app = app
+        self._store = store
+        self._spelling = store.own_home
+        self._lock: Any = original("threading", "Lock")()
+        #: Another one each time the consumer has connected: it may be with another broker then.
+        self.consumers: object = None
+
+    def start(self) -> None:
+        """Prove, when the consumer has connected and has received nothing; it takes some seconds at most."""
+        self.consumers = object()
+        _release(self.prove(None))
+
+    def stop(self) -> None:
+        """Let others take this worker for living for a minute, by which it may be back."""
+
+    def prove(self, connection: Any) -> Any:
+        """Prove over this connection, or over one of its own; return it, or ``None`` where it failed."""
+        try:
+            with self._lock:
+                connection = connection or connect(self.app)
+                prove(self._store, self._spelling, broker_of(connection, self._store.prefix))
+        except Exception as error:  # noqa: BLE001  every broker has errors of its own; the home stays as it is
+            tell(logger.debug, "could not prove which broker %s is: %r", self._spelling, error)
+            _release(connection)
+            return None
+        return connection
+
+    def learn(self) -> None:
+        """Learn which spellings other workers have proved since."""
+        with self._lock, suppress(RedisLockError):  # the proof tells
+            self._store.home = "\n".join(spellings_of(self._store.own_home, self._store.homes()))
+
+
+def _release(connection: Any) -> None:
+    with suppress(Exception):  # it may be broken
+        connection.release()
+
+
+def _run(reference: "weakref.ref[Prover]") -> None:
+    """Prove, and learn what others prove, until the worker is gone from this process; in a thread."""
+    sleep = original("time", "sleep")
+    connection = consumers = None
+    proved_at = 0.0
+    while True:
+        sleep(PAUSE)
+        prover = reference()
+        if prover is None:
+            return
+        if consumers is not prover.consumers:
+            consumers = prover.consumers
+            _release(connection)
+            connection = None
+        if connection is None or boottime() - proved_at >= AGAIN:
+            proved_at = boottime()
+            connection = prover.prove(connection)
+        else:
+            prover.learn()
+        del prover

@@ -1,0 +1,311 @@
+"""A worker proves to which broker its URL leads; brokers and lock server in memory."""
+
+import gc
+from collections.abc import Callable, Sequence
+from itertools import count
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_redislock import SingletonTask
+from celery_redislock.receiving import proof
+from celery_redislock.receiving.proof import Prover, Proving, learn, prove
+from celery_redislock.store.home import LIVES
+from celery_redislock.store.memory import MemoryStore
+from tests.clocks import AheadClock
+from tests.unit.shop import Shop, body, raising
+
+HERE, THERE = "amqp:here", "amqp:there"
+
+_numbers = count(1)
+
+
+class Broker:
+    """One that knows names; it lets nobody declare one where it is told so."""
+
+    def __init__(self, *, may_declare: bool = True) -> None:
+        self.names: set[str] = set()
+        self.may_declare = may_declare
+        self.before_declaring: Callable[[], object] = lambda: None
+
+    def known(self, names: Sequence[str]) -> list[str] | None:
+        return sorted(self.names.intersection(names))
+
+    def declare(self) -> str:
+        self.before_declaring()
+        if not self.may_declare:
+            return ""
+        name = f"name {next(_numbers):04}"
+        self.names.add(name)
+        return name
+
+
+class Dumb(Broker):
+    """One that may not be asked."""
+
+    def known(self, names: Sequence[str]) -> list[str] | None:  # noqa: ARG002
+        return None
+
+
+@pytest.fixture
+def clock() -> AheadClock:
+    """The lock server's."""
+    return AheadClock()
+
+
+@pytest.fixture
+def worker(clock: AheadClock) -> Callable[..., MemoryStore]:
+    """Makes the store of one worker's process, on one lock server for all."""
+    server = MemoryStore(clock=clock)
+
+    def worker() -> MemoryStore:
+        store = MemoryStore(clock=clock)
+        store._proofs = server._proofs
+        store.homes = server.homes  # type: ignore[method-assign]
+        return store
+
+    return worker
+
+
+def homes(store: MemoryStore) -> list[str]:
+    """All spellings of the broker that a process serves, its own first."""
+    return store.home.split("\n")
+
+
+def test_two_spellings_of_one_broker_are_one_home(worker: Callable[[], MemoryStore]) -> None:
+    broker, first, second = Broker(), worker(), worker()
+
+    prove(first, HERE, broker)
+    prove(second, THERE, broker)
+    prove(first, HERE, broker)
+
+    assert homes(first) == [HERE, THERE]
+    assert homes(second) == [THERE, HERE]
+    assert len(broker.names) == 1
+
+
+def test_two_brokers_are_two_homes(worker: Callable[[], MemoryStore]) -> None:
+    first, second = worker(), worker()
+    a, b = Broker(), Broker()
+
+    for _ in range(2):
+        prove(first, HERE, a)
+        prove(second, THERE, b)
+
+    assert (homes(first), homes(second)) == ([HERE], [THERE])
+
+
+@pytest.mark.parametrize("spelling", [HERE, THERE])
+def test_two_that_prove_for_the_first_time_at_once_agree(
+    worker: Callable[[], MemoryStore], caplog: Any, spelling: str
+) -> None:
+    """Each has asked before the other one declared: the least of their names counts."""
+    broker, first, second = Broker(), worker(), worker()
+
+    def other() -> None:
+        broker.before_declaring = lambda: None
+        prove(second, HERE, broker)
+
+    broker.before_declaring = other
+    for _ in range(2):
+        prove(first, spelling, broker)
+        prove(second, HERE, broker)
+
+    assert set(homes(first)) == set(homes(second)) == {HERE, spelling}
+    assert homes(first)[0] == spelling
+    assert caplog.records == []
+
+
+def test_one_that_may_declare_is_enough_for_a_fleet(worker: Callable[[], MemoryStore]) -> None:
+    """Asking takes no right."""
+    broker, first, second = Broker(may_declare=False), worker(), worker()
+    prove(first, HERE, broker)
+    prove(second, THERE, broker)
+    assert (homes(first), homes(second)) == ([HERE], [THERE])
+
+    broker.may_declare = True
+    prove(second, THERE, broker)
+    broker.may_declare = False
+    prove(first, HERE, broker)
+
+    assert homes(first) == [HERE, THERE]
+
+
+@pytest.mark.parametrize("broker", [None, Dumb()])
+def test_where_nothing_can_be_proved_the_spelling_counts(
+    worker: Callable[[], MemoryStore], broker: Broker | None
+) -> None:
+    """Other workers know that it is served, and what they have proved of it stays."""
+    store = worker()
+    prove(store, HERE, broker)
+
+    assert homes(store) == [HERE]
+    assert store.homes()[HERE].is_living
+
+    store.homes(HERE, "x")
+    store.homes(THERE, "x")
+    prove(store, HERE, broker)
+
+    assert homes(store) == [HERE, THERE]
+    assert store.homes()[HERE].name == "x"
+
+
+class TestTwoBehindOne:
+    """Two brokers behind one spelling, as in two networks."""
+
+    @pytest.mark.parametrize("may_declare", [True, False])
+    def test_the_second_one_has_a_home_of_its_own_and_tells(
+        self, worker: Callable[[], MemoryStore], caplog: Any, *, may_declare: bool
+    ) -> None:
+        """Also where it can prove nothing; whoever has its broker by another spelling serves both."""
+        first, second, third = worker(), worker(), worker()
+        prove(first, HERE, Broker())
+        broker = Broker(may_declare=may_declare)
+        for _ in range(2):
+            prove(second, HERE, broker)
+        prove(third, THERE, broker)
+
+        assert homes(first) == [HERE]
+        assert second.own_home.startswith(f"{HERE}#")
+        assert HERE not in homes(second) + homes(third)
+        assert (second.own_home in homes(third)) == may_declare
+        (record,) = caplog.records
+        assert (record.levelname, HERE in record.getMessage()) == ("WARNING", True)
+
+    def test_the_first_one_keeps_the_spelling(self, worker: Callable[[], MemoryStore]) -> None:
+        a, b = Broker(), Broker()
+        first, second = worker(), worker()
+        for _ in range(3):
+            prove(first, HERE, a)
+            prove(second, HERE, b)
+
+        assert homes(first) == [HERE]
+
+    def test_a_minute_after_the_last_of_the_others_it_takes_over(
+        self, worker: Callable[[], MemoryStore], clock: AheadClock
+    ) -> None:
+        """The other broker is gone, or it is one that has lost its data: what waits goes on."""
+        broker, first, second = Broker(), worker(), worker()
+        prove(first, HERE, broker)
+        broker.names.clear()
+        for store in (first, second):
+            prove(store, HERE, broker)
+        assert HERE not in homes(first) + homes(second)
+
+        clock.advance(LIVES)
+        own = first.own_home
+        for store in (first, second):
+            prove(store, HERE, broker)
+
+        assert homes(first) == homes(second) == [HERE, own]
+
+
+def test_a_command_learns_which_home_it_has_and_notes_nothing(
+    worker: Callable[[], MemoryStore],
+) -> None:
+    """It is no worker: it may be the only process of that spelling."""
+    broker, store, command = Broker(), worker(), worker()
+    prove(store, HERE, broker)
+    proofs = store.homes()
+
+    prove(command, THERE, broker, notes=False)
+    assert homes(command) == [THERE]
+    prove(command, HERE, Broker(), notes=False)
+    assert homes(command) == [f"{HERE}#"]
+
+    assert store.homes().keys() == proofs.keys()
+
+
+@pytest.fixture
+def shop_with_task(shop: Shop) -> Shop:
+    """A shop whose broker is not its lock server."""
+    shop.unique(body, lock="while_executing")
+    learn(shop.app, shop.store)
+    return shop
+
+
+class TestWorker:
+    """The step of a worker's consumer."""
+
+    def consumer(self, app: Any) -> Any:
+        return SimpleNamespace(app=app, steps=[])
+
+    def test_it_is_there_where_there_are_unique_tasks(self) -> None:
+        app = Celery("plain", broker="memory://", set_as_current=False)
+        assert Proving(self.consumer(app)).include_if(self.consumer(app)) is False
+        app.task(body, base=SingletonTask, shared=False, lazy=False)
+        assert Proving(self.consumer(app)).include_if(self.consumer(app)) is True
+
+    def test_it_has_proved_before_the_worker_looks_at_lines_and_at_each_connection(
+        self, shop_with_task: Shop, monkeypatch: Any
+    ) -> None:
+        shop = shop_with_task
+        monkeypatch.setattr(proof, "start_thread", lambda *_: None)
+
+        prover = Proving(self.consumer(shop.app)).create(self.consumer(shop.app))
+        assert prover is not None
+        assert shop.store.homes().keys() == {shop.store.own_home}
+        shop.store._proofs.clear()
+        prover.start()
+
+        assert shop.store.homes().keys() == {shop.store.own_home}
+        prover.stop()
+
+    @pytest.mark.parametrize("fails", ["connect", "broker_of"])
+    def test_a_broker_that_does_not_answer_keeps_no_worker_from_starting(
+        self, shop_with_task: Shop, monkeypatch: Any, fails: str
+    ) -> None:
+        """The spelling counts."""
+        shop = shop_with_task
+        home = shop.store.home
+        monkeypatch.setattr(proof, "start_thread", lambda *_: None)
+        monkeypatch.setattr(proof, fails, raising(OSError("no broker")))
+
+        assert Proving(self.consumer(shop.app)).create(self.consumer(shop.app)) is not None
+        assert shop.store.home == home
+
+    @pytest.mark.parametrize("enabled", [True, False])
+    def test_a_worker_starts_where_no_lock_server_is_named(self, *, enabled: bool) -> None:
+        app = Celery("nowhere", broker="memory://localhost", set_as_current=False)
+        app.conf.redislock_enabled = enabled
+        app.task(body, base=SingletonTask, shared=False, lazy=False)
+
+        assert Proving(self.consumer(app)).create(self.consumer(app)) is None
+
+    def test_where_the_lock_server_is_the_broker_nothing_is_asked(self, shop: Shop, monkeypatch: Any) -> None:
+        shop.unique(body)
+        monkeypatch.setattr(proof, "connect", raising(AssertionError()))
+
+        assert Proving(self.consumer(shop.app)).create(self.consumer(shop.app)) is None
+
+    def test_it_proves_again_and_learns_in_between_until_the_worker_is_gone(
+        self, worker: Callable[[], MemoryStore], monkeypatch: Any
+    ) -> None:
+        """A worker that a program starts and stops leaves no thread behind that asks a broker."""
+        store = worker()
+        store.home = HERE
+        provers = [Prover(None, store)]
+        clock, asked, learnt = AheadClock(), [], []
+
+        def sleep(seconds: float) -> None:
+            clock.advance(seconds)
+            if len(learnt) > 12:
+                provers.clear()
+                gc.collect()
+            elif len(learnt) == 3:
+                store.homes(THERE, store.homes()[HERE].name)
+
+        broker = Broker()
+        monkeypatch.setattr(proof, "original", lambda *_: sleep)
+        monkeypatch.setattr(proof, "boottime", clock)
+        monkeypatch.setattr(proof, "connect", lambda _app: asked.append(clock()) or SimpleNamespace())
+        monkeypatch.setattr(proof, "broker_of", lambda *_: broker)
+        learn_ = Prover.learn
+        monkeypatch.setattr(Prover, "learn", lambda self: (learn_(self), learnt.append(homes(store))))
+
+        proof._run(proof.weakref.ref(provers[0]))
+
+        assert len(asked) == 1, "it keeps its connection"
+        assert [THERE in each for each in learnt] == [False] * 3 + [True] * (len(learnt) - 3)
