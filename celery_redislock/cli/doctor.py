@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from importlib.metadata import version
+from itertools import islice
 from typing import Any
 
 import click
@@ -30,6 +31,9 @@ PATIENCE = 10.0
 
 #: The part of ``maxmemory`` from which on it is told.
 NEARLY_FULL = 0.9
+
+#: Lines that are looked at, a request each.
+LINES = 1000
 
 #: The versions that the tests play, by distribution, and the least version of a lock server.
 TESTED = {"celery": ">=5.5,<5.8", "redis": ">=5.2.1,<9"}
@@ -57,8 +61,9 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     """Check the settings, the lock server, the tasks, and the workers that answer.
 
     It makes a worker's checks at start, and checks what a worker cannot see: memory, replicas, the clocks,
-    other prefixes on the server, workers with other settings, results that expire before a period, untested
-    versions. It changes nothing. Without an app it checks only the server.
+    other prefixes on the server, lines whose first message belongs to a broker without workers, workers with
+    other settings, results that expire before a period, untested versions. It changes nothing. Without an app
+    it checks only the server.
 
     Exit status: 0 all is well, 1 something is at risk, 2 something cannot work.
     """
@@ -78,6 +83,7 @@ def _findings(server: LockServer) -> Iterator[_Found]:
     app = server.app
     if app is None:
         yield from _of_server(server.store, 0, some_wait=False)
+        yield from _of_lines(server)
         return
     of_tasks, some_wait = _of_tasks(server)
     settings = settings_of(app)
@@ -87,6 +93,7 @@ def _findings(server: LockServer) -> Iterator[_Found]:
             "locking is off here: redislock_enabled, or REDISLOCK_ENABLED in the environment",
         )
     yield from _of_server(server.store, settings.min_replicas, some_wait=some_wait)
+    yield from _of_lines(server)
     yield from of_tasks
     yield from _of_visibility(app)
     yield from _of_versions()
@@ -192,6 +199,14 @@ def _of_prefixes(store: LockStore) -> Iterator[_Found]:
             "processes do not exclude each other; give all of them one redislock_prefix"
         )
         yield "warning", text
+
+
+def _of_lines(server: LockServer) -> Iterator[_Found]:
+    """Look for lines of which no worker can publish the first."""
+    with suppress(RedisLockError):  # it is told already
+        lines = islice(server.places(last=0), LINES)
+        for key, home in server.unserved(lines).items():
+            yield "error", server.told_of_unserved(key, home)
 
 
 def _of_tasks(server: LockServer) -> tuple[list[_Found], bool]:

@@ -90,7 +90,9 @@ def explain(ctx: click.Context, words: tuple[str, ...], as_json: bool) -> None:
     histories = {key: server.store.happened(key) for key in subject.keys or _refusing(server)}
     refused = [each for history in histories.values() for each in history.refused if subject.is_its(each)]
     forced = {key: histories[key].forced for key in subject.keys if histories[key].forced}
-    lengths = {key: server.store.waiting(key, last=0)[0] for key in subject.keys}
+    firsts = [place for key in subject.keys for place in server.places(key, last=0)]
+    lengths = {place.waiter.key: place.length for place in firsts}
+    unserved = server.unserved(firsts)
     now = "" if subject.handle is None else _now(server, subject, sum(lengths.values()))
     entries = _entries(ctx, server, subject)
     facts = [subject.holders, subject.places, refused, forced, entries, subject.handle, *lengths.values()]
@@ -108,7 +110,8 @@ def explain(ctx: click.Context, words: tuple[str, ...], as_json: bool) -> None:
             "keys": subject.shown_keys,
             "locks": subject.holders,
             "waits": [place.document() for place in subject.places],
-            "in_line": {key: length for key, length in lengths.items() if length},
+            "in_line": lengths,
+            "unserved": unserved,
             "message": message or None,
             "now": now or None,
             "refused": [*map(_document, refused)],
@@ -119,6 +122,7 @@ def explain(ctx: click.Context, words: tuple[str, ...], as_json: bool) -> None:
     else:
         rows = [
             *_rows_of_locks(server, subject, lengths),
+            *(("broker", server.told_of_unserved(*each)) for each in unserved.items()),
             *([("message", message["told"])] if message else []),
             *([("now", now)] if now else []),
             *((_label(each), _told(each)) for each in refused[:SHOWN]),
@@ -205,7 +209,7 @@ def _with_message(server: LockServer, subject: Subject) -> tuple[Subject, dict[s
 
     task_id = subject.task_id
     if subject.places:
-        rank, length, waiter = subject.places[0]
+        rank, length, waiter, _ = subject.places[0]
         return subject, {"state": "waits", "told": f"in the line of {waiter.key}, number {rank} of {length}"}
     if server.app is None or task_id is None:
         return subject, {}
@@ -237,9 +241,9 @@ def _rows_of_locks(server: LockServer, subject: Subject, lengths: Mapping[str, i
         yield "", output.life(holder)
     if len(subject.holders) > SHOWN:
         yield "held by", f"… {len(subject.holders) - SHOWN} others; {server.command} list shows them all"
-    for key, length in lengths.items():
-        if length:
-            yield "in line", f"{length} wait for {key}; {server.command} waiting {key}"
+    for key in subject.keys:
+        if key in lengths:
+            yield "in line", f"{lengths[key]} wait for {key}; {server.command} waiting {key}"
         if (limit := server.store.limit(key)) is not None:
             yield "limit", output.of_limit(limit)
 

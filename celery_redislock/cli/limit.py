@@ -14,7 +14,6 @@ from celery_redislock.declaring.options import LockOptions
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.force import user
 from celery_redislock.locks.limits import A_YEAR
-from celery_redislock.publishing import promote
 from celery_redislock.publishing.handle import LockHandle
 from celery_redislock.store.store import MOST_HOLDERS
 
@@ -45,9 +44,11 @@ def limit(
     Exit status: 0 set, removed or shown; 1 nothing is set, or was set; 2 on error.
     """
     server = LockServer.of(ctx)
-    if server.app is not None:
-        promote.install(server.app, server.store)
     is_look = not reset and len(words) == 1
+    if server.app is not None and not is_look:
+        from celery_redislock.receiving.proof import learn  # noqa: PLC0415  imports a worker's parts
+
+        learn(server.app, server.store)
     *subject, number = words if not (reset or is_look) else (*words, "")
     if not (reset or is_look or re.fullmatch("[0-9]{1,9}", number)):
         raise Trouble(f"{number!r} is no whole number from 1 to {MOST_HOLDERS}: give N last, or --reset")

@@ -22,6 +22,7 @@ from celery_redislock.log import logger
 from celery_redislock.publishing import promote
 from celery_redislock.publishing.handle import Holder
 from celery_redislock.receiving.drop import drop as drop_message
+from celery_redislock.store.home import is_served
 from celery_redislock.store.store import Promotion
 
 #: Entries that one request sends to their queues.
@@ -44,13 +45,14 @@ _ACTS = {
 @click.option("--drain", is_flag=True, help="Send waiting messages to their queues, in order, unlocked.")
 @click.option("--task", metavar="NAME", help="With --drain: the messages of a task, in all lines.")
 @click.option("--all", "of_all", is_flag=True, help="With --drain: the lines of all locks.")
+@click.option("--home", "is_home", is_flag=True, help="With --drain: also those of a broker without workers.")
 @click.option("--dry-run", is_flag=True, help="With --drain: show what it would send.")
 @click.option("--yes", is_flag=True, help="Do not ask before; for scripts. With --json nobody is asked.")
 @as_json_option
 @click.pass_context
 def waiting(
     ctx: click.Context, /, subject: tuple[str, ...], reason: str | None, drain: bool, task: str | None,
-    of_all: bool, dry_run: bool, yes: bool, as_json: bool, **acts: str | None,
+    of_all: bool, is_home: bool, dry_run: bool, yes: bool, as_json: bool, **acts: str | None,
 ) -> None:  # fmt: skip
     """Show who waits in line for a lock, in order; without a lock, all lines, their lengths and heads.
 
@@ -62,7 +64,8 @@ def waiting(
 
     --drain empties a line: the messages go to the ends of their queues. Messages that find their lock held
     then wait again. Use it before you remove this package. If redislock_enabled is off, every worker
-    does it by itself.
+    does it by itself. Messages that belong to another broker than this app's stay, unless --home is given and
+    no worker of that broker has been seen for a minute: then they go to the queues of this app's broker.
 
     Exit status: 0 something waits, or was moved, dropped or sent; 1 nothing; 2 on error.
     """
@@ -70,8 +73,8 @@ def waiting(
     wanted = [(act, word) for act, word in acts.items() if word is not None]
     if drain and (wanted or bool(subject) + of_all + (task is not None) != 1):
         raise Trouble("--drain takes one of a lock, --task NAME and --all, and nothing else")
-    if not drain and (of_all or task is not None or dry_run):
-        raise Trouble("--task, --all and --dry-run go with --drain")
+    if not drain and (of_all or task is not None or dry_run or is_home):
+        raise Trouble("--task, --all, --home and --dry-run go with --drain")
     if wanted and (len(wanted) > 1 or not subject):
         raise Trouble("give a lock and one of --first ID, --last ID and --drop ID")
     if acts["drop"] is not None and not reason:
@@ -98,17 +101,24 @@ def waiting(
     elif drain and not dry_run:
         what = f"the line of {key}" if key else "all lines" if task is None else f"all lines, of {task}"
         what = f"the lines like {key}" if like else what
-        status = _drain(server, what, places, reason, yes=yes, as_json=as_json)
+        status = _drain(server, what, places, reason, is_home=is_home, yes=yes, as_json=as_json)
     else:
-        if as_json:
-            documents = [place.document() for place in places]
-            output.write_json({"server": server.store.server, "key": key or None, "waiting": documents})
-        elif places:
-            click.echo(table_of(places))
-        else:
-            output.say(f"nobody waits{key and f' for {key}'} on {server.store.server}")
+        _show(server, key, places, as_json=as_json)
         status = 0 if places else 1
     ctx.exit(status)
+
+
+def _show(server: LockServer, key: str, places: list[Place], *, as_json: bool) -> None:
+    unserved = server.unserved(places)
+    if as_json:
+        document = {"waiting": [place.document() for place in places], "unserved": unserved}
+        output.write_json({"server": server.store.server, "key": key or None, **document})
+    elif places:
+        click.echo(table_of(places))
+    else:
+        output.say(f"nobody waits{key and f' for {key}'} on {server.store.server}")
+    for name, home in unserved.items():
+        output.warn(server.told_of_unserved(name, home))
 
 
 def _change(
@@ -153,16 +163,29 @@ def _task_to_drop(server: LockServer, waiter: Holder) -> Any:
 
 
 def _drain(
-    server: LockServer, what: str, places: list[Place], reason: str, *, yes: bool, as_json: bool
-) -> int:
-    """Send to its queues what waits at these places; return the exit status."""
-    if places and not (yes or as_json):
-        ask(f"Send {len(places)} waiting messages in {what} to their queues?")
+    server: LockServer, what: str, places: list[Place], reason: str,
+    *, is_home: bool, yes: bool, as_json: bool,
+) -> int:  # fmt: skip
+    """Send to its queues what waits at these places; return the exit status.
+
+    ``is_home``: what belongs to a broker without workers goes to the queues of the app's.
+    """
+    from celery_redislock.receiving.proof import learn  # noqa: PLC0415  imports a worker's parts
+
     store = server.store
     given: list[Promotion] = []
     if server.app is not None:
-        promote.install(server.app, store)
+        learn(server.app, store)
         store.on_promoted = given.extend  # published below, and counted
+    own = store.home.split("\n")
+    proofs = store.homes()
+    others = {place.home for place in places} - {"", *own}
+    unserved = sorted(home for home in others if not is_served(home, proofs))
+    if is_home and unserved:
+        what += f", and those of {', '.join(unserved)} to the queues of {own[0] or store.server}"
+        store.home = "\n".join([*own, *unserved])
+    if places and not (yes or as_json):
+        ask(f"Send {len(places)} waiting messages in {what} to their queues?")
     moved = 0
     for name, line in groupby(places, key=lambda place: place.waiter.key):
         ids = [place.waiter.token for place in line]
@@ -183,6 +206,9 @@ def _drain(
         output.say(f"{moved} waiting messages are back in their queues")
         if moved < len(places):
             output.say(f"{len(places) - moved} are not: they wait still, or had left before")
+            for home in sorted(others):
+                remedy = "add --home to send them to this one" if home in unserved else "give an app of that"
+                output.say(f"some belong to the broker {home}: {remedy}")
     return 0 if moved else 1
 
 

@@ -4,7 +4,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, TypeVar
@@ -18,6 +18,7 @@ from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.limits import A_YEAR
 from celery_redislock.publishing.handle import Holder, LockHandle
 from celery_redislock.publishing.held import ALL, holders_of
+from celery_redislock.store.home import is_served
 from celery_redislock.store.store import LockStore
 
 _KEYWORD = re.compile(r"([^\W\d]\w*)=(.*)", re.DOTALL)
@@ -58,11 +59,15 @@ class Trouble(click.ClickException):
 
 
 class Place(NamedTuple):
-    """A place in the line of a lock, the first one is 1, of so many; and who waits there."""
+    """A place in the line of a lock, the first one is 1, of so many; and who waits there.
+
+    ``home``: of whose workers one has to publish it; '' where anybody may hand the lock to it.
+    """
 
     rank: int
     length: int
     waiter: Holder
+    home: str
 
     def document(self) -> dict[str, Any]:
         """Return its object of ``--json``."""
@@ -72,7 +77,7 @@ class Place(NamedTuple):
 def table_of(places: Sequence[Place]) -> str:
     """Show these places for people."""
     rows: list[list[object]] = [["KEY", "PLACE", "TASK", "OWNER", "PARKED BY", "SINCE"]]
-    for rank, length, waiter in places:
+    for rank, length, waiter, _ in places:
         since = output.duration(output.age(waiter))
         place = f"{rank} of {length}"
         rows.append([waiter.key, place, waiter.task, waiter.owner, output.process(waiter), since])
@@ -162,7 +167,22 @@ class LockServer:
         for name in names or self.store.lines(limit=ALL):
             length, waiters = self.store.waiting(name, last=last)
             for rank, waiter in enumerate(waiters, start=1):
-                yield Place(rank, length, Holder.in_line(waiter))
+                home = waiter.to if waiter.kind == "give" else ""
+                yield Place(rank, length, Holder.in_line(waiter), home)
+
+    def unserved(self, places: Iterable[Place]) -> dict[str, str]:
+        """Return the locks whose first in line is at one of these places, and unserved; and its home."""
+        firsts = {place.waiter.key: place.home for place in places if place.rank == 1 and place.home}
+        proofs = self.store.homes() if firsts else {}
+        return {key: home for key, home in firsts.items() if not is_served(home, proofs)}
+
+    def told_of_unserved(self, key: str, home: str) -> str:
+        """Say that nobody serves a line, and what to do."""
+        return (
+            f"nobody can publish the first message in the line of {key}: it belongs to the broker {home}, "
+            "and no worker of that has been seen for a minute; start one, or send it to this app's broker: "
+            f"{self.command} waiting --drain --home {shlex.quote(key)}"
+        )
 
     def lines_like(self, pattern: str) -> list[str]:
         """Return the locks that somebody waits for and whose keys match, a queued call's beside its own."""

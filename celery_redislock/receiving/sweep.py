@@ -8,7 +8,7 @@ Where locking is switched off, the lines are emptied instead: no message stays b
 """
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from shlex import quote
@@ -25,6 +25,7 @@ from celery_redislock.publishing.promote import tell_of_loss, tell_of_lying
 from celery_redislock.receiving.parking import TOLD_AGAIN
 from celery_redislock.receiving.proof import Proving
 from celery_redislock.running.delivery import lock_by_name
+from celery_redislock.store.home import is_served
 from celery_redislock.store.store import LockStore
 from celery_redislock.wire.clock import Clock, boottime
 from celery_redislock.wire.retrying import LONGEST_PAUSE
@@ -33,6 +34,12 @@ from celery_redislock.wire.thread import original, start_thread, tell
 #: Seconds between two looks, at most and at least.
 PAUSE = LONGEST_PAUSE
 SHORTEST = 0.01
+
+#: Homes of which it is kept when they were told.
+MOST_HOMES = 100
+
+#: When it was told of a home.
+_told_of_at: dict[str, float] = {}
 
 #: Lines that one request looks at: a millisecond of the server.
 AT_ONCE = 25
@@ -87,9 +94,29 @@ def look(store: LockStore, by_name: Any) -> float:
         tell(logger.error, line, name, error, quote(name))
     for each in sweep.unstarted:
         (tell_of_loss if each.is_lost else tell_of_lying)(each.name, each.id, each.queue, each.times)
+    if sweep.elsewhere:
+        _tell_of_elsewhere(store, sweep.elsewhere)
     for hold in sweep.held:
         by_name(hold.name).release_if_dead(hold)
     return min(PAUSE, max(SHORTEST, sweep.next_in))
+
+
+def _tell_of_elsewhere(store: LockStore, elsewhere: Sequence[tuple[str, str]]) -> None:
+    """Tell of homes, once a minute, that no worker has."""
+    proofs = store.homes()
+    for name, to in elsewhere:
+        now = boottime()
+        if is_served(to, proofs) or now - _told_of_at.get(to, -TOLD_AGAIN) < TOLD_AGAIN:
+            continue
+        if len(_told_of_at) >= MOST_HOMES:
+            _told_of_at.clear()
+        _told_of_at[to] = now
+        line = (
+            "what waits for %r stands still: its first message belongs to the broker %s, of which no worker "
+            "has been seen for a minute; start one, or send to this broker what waits for that: "
+            "celery -A proj redislock waiting --drain --home --all"
+        )
+        tell(logger.warning, line, name, to)
 
 
 def emptying(store: LockStore, clock: Clock = boottime) -> Callable[[], float]:
