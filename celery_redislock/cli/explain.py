@@ -91,7 +91,7 @@ def explain(ctx: click.Context, words: tuple[str, ...], as_json: bool) -> None:
     refused = [each for history in histories.values() for each in history.refused if subject.is_its(each)]
     forced = {key: histories[key].forced for key in subject.keys if histories[key].forced}
     firsts = [place for key in subject.keys for place in server.places(key, last=0)]
-    lengths = {place.waiter.key: place.length for place in firsts}
+    lengths = {place.waiter.key: place.length for place in firsts if place.length}
     unserved = server.unserved(firsts)
     now = "" if subject.handle is None else _now(server, subject, sum(lengths.values()))
     entries = _entries(ctx, server, subject)
@@ -111,6 +111,7 @@ def explain(ctx: click.Context, words: tuple[str, ...], as_json: bool) -> None:
             "locks": subject.holders,
             "waits": [place.document() for place in subject.places],
             "in_line": lengths,
+            "handed_on": [place.document() for place in firsts if not place.rank],
             "unserved": unserved,
             "message": message or None,
             "now": now or None,
@@ -122,6 +123,7 @@ def explain(ctx: click.Context, words: tuple[str, ...], as_json: bool) -> None:
     else:
         rows = [
             *_rows_of_locks(server, subject, lengths),
+            *(("handed on", _told_of_sends(place)) for place in firsts[:SHOWN] if not place.rank),
             *(("broker", server.told_of_unserved(*each)) for each in unserved.items()),
             *([("message", message["told"])] if message else []),
             *([("now", now)] if now else []),
@@ -209,7 +211,7 @@ def _with_message(server: LockServer, subject: Subject) -> tuple[Subject, dict[s
 
     task_id = subject.task_id
     if subject.places:
-        rank, length, waiter, _ = subject.places[0]
+        rank, length, waiter, *_ = subject.places[0]
         return subject, {"state": "waits", "told": f"in the line of {waiter.key}, number {rank} of {length}"}
     if server.app is None or task_id is None:
         return subject, {}
@@ -246,6 +248,12 @@ def _rows_of_locks(server: LockServer, subject: Subject, lengths: Mapping[str, i
             yield "in line", f"{lengths[key]} wait for {key}; {server.command} waiting {key}"
         if (limit := server.store.limit(key)) is not None:
             yield "limit", output.of_limit(limit)
+
+
+def _told_of_sends(place: Place) -> str:
+    """Tell of a message that was handed its lock."""
+    times = f", sent {place.sends} times," if place.sends > 1 else ""
+    return f"{place.waiter.owner}{times} has not started"
 
 
 def _now(server: LockServer, subject: Subject, in_line: int) -> str:

@@ -20,7 +20,6 @@ from celery_redislock.cli.subject import (
 from celery_redislock.declaring.kinds import hint
 from celery_redislock.log import logger
 from celery_redislock.publishing import promote
-from celery_redislock.publishing.handle import Holder
 from celery_redislock.receiving.drop import drop as drop_message
 from celery_redislock.store.home import is_served
 from celery_redislock.store.store import Promotion
@@ -89,6 +88,8 @@ def waiting(
     seen = [*server.places(*([key, f"queued:{key}"] if key else []), last=last)]
     like = server.lines_like(key) if len(subject) == 1 and not seen and is_pattern(key) else []
     seen += server.places(*like) if like else []
+    # What was handed its lock is on its way to its queue.
+    seen = [place for place in seen if place.rank or not drain]
     places = [place for place in seen if task in {None, place.waiter.task}]
     if task is not None and not places and task not in server.tasks():
         known = {*server.tasks(), *(place.waiter.task or "" for place in seen)}
@@ -96,7 +97,7 @@ def waiting(
         output.warn(f"no message of {task!r} waits, and no such task is known here; {remedy}")
     if wanted:
         act, word = wanted[0]
-        found = [each.waiter for each in places if word in {each.waiter.token, each.waiter.owner}]
+        found = [each for each in places if word in {each.waiter.token, each.waiter.owner}]
         status = _change(server, key, act, word, found, reason, yes=yes, as_json=as_json)
     elif drain and not dry_run:
         what = f"the line of {key}" if key else "all lines" if task is None else f"all lines, of {task}"
@@ -122,19 +123,20 @@ def _show(server: LockServer, key: str, places: list[Place], *, as_json: bool) -
 
 
 def _change(
-    server: LockServer, key: str, act: str, word: str, found: list[Holder], reason: str,
+    server: LockServer, key: str, act: str, word: str, found: list[Place], reason: str,
     *, yes: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Move or drop the one that was found, or say why not; return the exit status."""
     if len(found) > 1:
-        tokens = ", ".join(each.token for each in found)
+        tokens = ", ".join(each.waiter.token for each in found)
         raise Trouble(f"{word} waits {len(found)} times for {key}; give one of the tokens {tokens}")
     store = server.store
     done, where = _ACTS[act]
     changed = None
     told = f"{word} does not wait for {key} on {store.server}"
-    for waiter in found:
-        task = _task_to_drop(server, waiter) if act == "drop" else None
+    for place in found:
+        waiter = place.waiter
+        task = _task_to_drop(server, place) if act == "drop" else None
         what = f"{waiter.owner} ({waiter.task or '-'}) {where} the line of {waiter.key}"
         if not (yes or as_json):
             ask(f"{'Drop' if task else 'Move'} {what}?")
@@ -150,14 +152,15 @@ def _change(
     return 0 if changed else 1
 
 
-def _task_to_drop(server: LockServer, waiter: Holder) -> Any:
+def _task_to_drop(server: LockServer, place: Place) -> Any:
     """Return the task of a message that is to be dropped, or say why it cannot be."""
+    waiter = place.waiter
     name = waiter.task
     if name is None:
         raise Trouble(f"{waiter.owner} is a Lock that waits, and no message: it can be moved, not dropped")
     if name not in server.tasks():
         raise Trouble(f"its task {name}, which stores its result, is not known here: give its app, with -A")
-    if any(hold.owner == waiter.owner for hold in server.store.holders(waiter.key)):
+    if place.rank and any(hold.owner == waiter.owner for hold in server.store.holders(waiter.key)):
         raise Trouble(f"{waiter.owner} holds the lock already: it runs, or is about to; revoke it instead")
     return server.tasks()[name]
 

@@ -61,25 +61,29 @@ class Trouble(click.ClickException):
 class Place(NamedTuple):
     """A place in the line of a lock, the first one is 1, of so many; and who waits there.
 
-    ``home``: of whose workers one has to publish it; '' where anybody may hand the lock to it.
+    ``home``: of whose workers one has to publish it; '' where anybody may hand the lock to it. ``sends``: how
+    often its message was sent. One that was handed the lock, and has not started, has the place 0.
     """
 
     rank: int
     length: int
     waiter: Holder
     home: str
+    sends: int
 
     def document(self) -> dict[str, Any]:
         """Return its object of ``--json``."""
-        return {**output.as_json(self.waiter), "place": self.rank, "in_line": self.length}
+        more = {"place": self.rank, "in_line": self.length, "sent": self.sends}
+        return {**output.as_json(self.waiter), **more}
 
 
 def table_of(places: Sequence[Place]) -> str:
     """Show these places for people."""
     rows: list[list[object]] = [["KEY", "PLACE", "TASK", "OWNER", "PARKED BY", "SINCE"]]
-    for rank, length, waiter, _ in places:
+    for rank, length, waiter, _, sends in places:
         since = output.duration(output.age(waiter))
-        place = f"{rank} of {length}"
+        # Of several locks that is known under the first.
+        place = f"{rank} of {length}" if rank else f"handed on{sends and f', sent {sends}x' or ''}"
         rows.append([waiter.key, place, waiter.task, waiter.owner, output.process(waiter), since])
     return output.table(rows)
 
@@ -163,12 +167,16 @@ class LockServer:
         return holders_of(self.store, self.store.names(limit=ALL), **patterns)
 
     def places(self, *names: str, last: int = -1) -> Iterator[Place]:
-        """Look at the lines of these locks, or of all, up to the ``last`` rank; one request each."""
+        """Look at the lines of these locks, or of all, up to the ``last`` rank; one request each.
+
+        Of these locks, those come first that were handed them and have not started; one request more.
+        """
         for name in names or self.store.lines(limit=ALL):
             length, waiters = self.store.waiting(name, last=last)
-            for rank, waiter in enumerate(waiters, start=1):
+            handed_on = self.store.waiting(name, handed_on=True)[1] if names else []
+            for rank, waiter in enumerate([*handed_on, *waiters], start=1 - len(handed_on)):
                 home = waiter.to if waiter.kind == "give" else ""
-                yield Place(rank, length, Holder.in_line(waiter), home)
+                yield Place(max(0, rank), length, Holder.in_line(waiter), home, waiter.sends)
 
     def unserved(self, places: Iterable[Place]) -> dict[str, str]:
         """Return the locks whose first in line is at one of these places, and unserved; and its home."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from celery import chord
-from celery.exceptions import ChordError, TaskRevokedError
+from celery.exceptions import ChordError, Ignore, TaskRevokedError
 from click.testing import CliRunner, Result
 
 from celery_redislock.cli import main, redislock
@@ -87,6 +87,22 @@ class TestShown:
             "4",
             "shop.sync",
         ]
+
+    @pytest.mark.usefixtures("task")
+    def test_who_was_handed_the_lock_and_has_not_started_comes_first(self, shop: Shop) -> None:
+        """With how often its message was sent; a drain leaves it to its queue."""
+        shop.store.release(KEY, "holder/1")
+
+        told = [
+            (each["owner"], each["place"], each["in_line"], each["sent"])
+            for each in answer(shop, "waiting", KEY)["waiting"]
+        ]
+
+        assert told == [("a", 0, 3, 1), ("b", 1, 3, 0), ("c", 2, 3, 0), ("d", 3, 3, 0)]
+        assert f"{KEY}  handed on, sent 1x  shop.sync" in call(shop, "waiting", KEY).stdout
+        explained = call(shop, "explain", KEY).stdout
+        assert "handed on    a has not started" in explained
+        assert answer(shop, "waiting", KEY, "--drain")["drained"] == 3
 
     def test_without_a_lock_the_heads_of_all_lines_are_shown(self, shop: Shop, task: Any) -> None:
         held(shop, "account:8")
@@ -396,6 +412,19 @@ class TestDropped:
         assert done.exit_code == 2
         assert "d holds the lock already" in done.output
         assert (in_line(shop)[-1], shop.state("d")) == ("d", "PENDING")
+
+    @pytest.mark.usefixtures("task")
+    def test_one_that_was_handed_the_lock_is_dropped_and_the_next_has_it(self, shop: Shop) -> None:
+        """It is no holder: it has not started, and what of it lies in its queue does nothing."""
+        shop.store.release(KEY, "holder/1")
+
+        done = call(shop, "waiting", KEY, "--drop", "a", "--reason", "x", "--yes")
+
+        assert (done.exit_code, shop.state("a"), in_line(shop)) == (0, "REVOKED", ["c", "d"])
+        assert [hold.owner for hold in shop.store.holders(KEY)] == ["b"]
+        first, second = shop.messages()
+        assert isinstance(shop.run(shop.receive(first)), Ignore)
+        assert shop.run(shop.receive(second)) == 7
 
     @pytest.mark.usefixtures("task")
     def test_one_that_has_started_meanwhile_runs(self, shop: Shop, monkeypatch: Any) -> None:
