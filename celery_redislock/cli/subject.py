@@ -83,7 +83,8 @@ def table_of(places: Sequence[Place]) -> str:
     for rank, length, waiter, _, sends in places:
         since = output.duration(output.age(waiter))
         # Of several locks that is known under the first.
-        place = f"{rank} of {length}" if rank else f"handed on{sends and f', sent {sends}x' or ''}"
+        sent = f", sent {sends}x" if sends else ""
+        place = f"{rank} of {length}" if rank else f"handed on{sent}"
         rows.append([waiter.key, place, waiter.task, waiter.owner, output.process(waiter), since])
     return output.table(rows)
 
