@@ -9,7 +9,7 @@ from celery import Celery
 
 from celery_redislock import held
 from tests.acceptance.harness import Project, wait_until
-from tests.acceptance.paths import ELSEWHERE, FUSED
+from tests.acceptance.paths import ELSEWHERE, FUSED, RABBITMQ
 from tests.acceptance.project import AFTER, BEFORE, CHANGES, open_project
 from tests.acceptance.terms import PATIENCE
 
@@ -18,7 +18,7 @@ ProjectMaker = Callable[..., Project]
 pytestmark = [
     pytest.mark.law(2),
     pytest.mark.slow,
-    pytest.mark.parametrize("path", [FUSED, ELSEWHERE], indirect=True),
+    pytest.mark.parametrize("path", [FUSED, ELSEWHERE, RABBITMQ], indirect=True),
     pytest.mark.parametrize(("strategy", "limit"), [("wait", 1), ("skip", 1), ("wait", 3)]),
 ]
 
