@@ -10,7 +10,7 @@ from uuid import uuid4
 from celery_redislock.wire.clock import boottime
 from tests.facts import descendants, lives, wait_until
 from tools.attack import forgeries
-from tools.attack.draw import KEYS, TASKS, TERM, TTL
+from tools.attack.draw import KEYS, LIMITED, TASKS, TERM, TTL, hot_tasks
 
 if TYPE_CHECKING:
     from tools.attack.stage import Stage
@@ -21,9 +21,13 @@ def _kill_main_process(stage: "Stage", chance: random.Random) -> None:
     place = chance.randrange(2)
     main = stage.workers[place].process.pid
     children = descendants(main)
+    stage.leave(place)
+    began = boottime()
     stage.send([main], signal.SIGKILL)
     time.sleep(chance.uniform(0.0, TTL))
     stage.send(children, signal.SIGKILL)
+    # Until then they may hold what they were about to run.
+    stage.disturbances.append((began, boottime()))
     stage.replace_worker(place, signal.SIGKILL)
 
 
@@ -44,6 +48,22 @@ def _kill_publisher(stage: "Stage", chance: random.Random) -> None:
     time.sleep(chance.uniform(0.0, 0.006))
     stage.stop_publishing()
     stage.start_publisher()
+
+
+def _deploy_spelling(stage: "Stage", chance: random.Random) -> None:
+    """Spell the broker, and the lock server where it is the same, otherwise than before."""
+    spellings = ["127.0.0.1", "localhost"]
+    old, new = spellings if spellings[0] in stage.plan["broker"] else reversed(spellings)
+    names = ("broker", "locks") if stage.round.locks == "shared" else ("broker",)
+    stage.deploy(chance, **{name: stage.plan[name].replace(old, new) for name in names})
+
+
+def _change_limit(stage: "Stage", chance: random.Random) -> None:
+    """Lower a limit at run time, and let the task's own count again."""
+    lock = stage.app.tasks["attack.4"].lock_for([LIMITED])
+    lock.limit(chance.choice([1, 2]))
+    time.sleep(chance.uniform(0.0, 2.0))
+    lock.limit(reset=True)
 
 
 def _revoke(stage: "Stage", chance: random.Random) -> None:
@@ -148,6 +168,9 @@ ATTACKS: Mapping[str, Callable[["Stage", random.Random], object]] = {
     "restart worker coldly": lambda stage, chance: stage.replace_worker(chance.randrange(2), signal.SIGQUIT),
     "stop child": lambda stage, chance: _stop(stage, _some_child(stage, chance), chance.uniform(0.6, 4.5)),
     "stop worker": _stop_worker,
+    "deploy other options": lambda stage, chance: stage.deploy(chance, tasks=hot_tasks(chance)),
+    "deploy another spelling": _deploy_spelling,
+    "change limit": _change_limit,
     "revoke": _revoke,
     "revoke running": _revoke_running,
     "stop lock server": lambda stage, chance: _stop(stage, [stage.locks.pid], chance.uniform(0.1, 1.2) * TTL),
@@ -172,8 +195,21 @@ COST_MARKS = {
     *("revoke running", "restart worker coldly"),
 }
 
+#: What is played where few keys are hot, and nowhere else.
+DEPLOYS = {"deploy other options", "deploy another spelling", "change limit"}
+#: What lets a part of the system itself stand still: that time is not counted.
+DISTURBING = {"stop worker", "stop child", "cut lock connections", "cut broker connections"}
+#: All that is played where few keys are hot. What forges holds, or takes a server away, is not.
+HOT_ATTACKS = {
+    *("kill child", "kill worker", "kill main process", "kill publisher"),
+    *("restart worker", "restart worker coldly", "forget scripts", *DEPLOYS, *DISTURBING),
+}
+
 #: What else must be so for one to make sense.
 ONLY_IF: Mapping[str, Callable[["Stage"], bool]] = {
+    **dict.fromkeys(DEPLOYS, lambda stage: bool(stage.round.where)),
+    # Nothing passes through the proxy.
+    "cut lock connections": lambda stage: stage.round.locks != "shared",
     "kill child": lambda stage: "prefork" in stage.round.pools,
     "stop child": lambda stage: "prefork" in stage.round.pools,
     # The other pools cannot end a body, and say so inside one that is on (celery 5.7.0).

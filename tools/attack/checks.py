@@ -1,13 +1,14 @@
 """What must hold at the end of a round. Pure: facts in, and in words what contradicts them."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from celery_redislock.publishing.promote import HAND_OFF
 from celery_redislock.store.store import owner_name, owner_of
 from tests.history import Interval, violations
+from tools.attack.draw import HAND_OFF
 from tools.attack.record import ACKNOWLEDGED, IN_HAND, PUSHED
 
 #: What a task may end with because its process was killed, as with plain Celery.
@@ -54,6 +55,7 @@ class Facts:
         messages: by task id, what Redis was last told of its messages; ``None`` on RabbitMQ.
         bodies: of each body that began, by task id and retries: "killed" where it did not end.
         killed: the number of a call and its retries, of each body that did not end.
+        waited: owners of calls whose messages were in a line, which keeps them until they have started.
         taken_for_done: task ids of runs whose child was killed and whose message Celery acknowledged, as it
             found a success stored under the id.
     """
@@ -69,6 +71,7 @@ class Facts:
     messages: Mapping[str, frozenset[str]] | None = None
     bodies: Mapping[tuple[str, int], str] = field(default_factory=dict)
     killed: frozenset[tuple[int, int]] = frozenset()
+    waited: frozenset[str] = frozenset()
     taken_for_done: frozenset[str] = frozenset()
 
 
@@ -130,18 +133,23 @@ def _may_wait(task_id: str, retries: int, facts: Facts) -> bool:
 
 def fates(facts: Facts) -> dict[str, str]:
     """Return what became of each accepted call, by ``task number [id]``; a workflow breaks as a whole."""
-    found, in_flight = {}, facts.in_flight
+    return {f"{call['task']} {call['number']} [{call['id']}]": fate for call, fate in each(facts)}
+
+
+def each(facts: Facts) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Return each accepted call, and what became of it."""
+    in_flight = facts.in_flight
     for calls in facts.calls:
         of_workflow = [fate(call, facts) for call in calls]
         for place, call in enumerate(calls):
             is_taken = PUSHED in (facts.messages or {}).get(call["id"], ())
             if in_flight and is_taken and of_workflow[place].startswith("lost: "):
                 of_workflow[place], in_flight = TAKEN, in_flight - 1
+            if of_workflow[place] in {TAKEN, NOT_BEGUN} and owner_name(call["id"]) in facts.waited:
+                of_workflow[place] = f"lost: it had waited in line; {of_workflow[place]}"
         is_broken = any(one != "finished" and not one.startswith("lost") for one in of_workflow)
         for call, one in zip(calls, of_workflow, strict=True):
-            name = f"{call['task']} {call['number']} [{call['id']}]"
-            found[name] = "its workflow broke" if is_broken and one.startswith("lost") else one
-    return found
+            yield call, "its workflow broke" if is_broken and one.startswith("lost") else one
 
 
 def overlaps(starts: Mapping[str, Any], beats: Mapping[str, Any], ends: Mapping[str, Any]) -> list[str]:
@@ -152,9 +160,10 @@ def overlaps(starts: Mapping[str, Any], beats: Mapping[str, Any], ends: Mapping[
         if name in ends:
             seen, _, deadline = ends[name]
         who = f"{body['task']} {body['number']} [{body['id']}], retries {body['retries']}, pid {body['pid']}"
-        if body["key"] is not None:
-            interval = Interval(body["key"], who, body["fence"], body["start"], seen, deadline, body["limit"])
-            history.append(interval)
+        names = (body["key"] or "").split()
+        for key in names:  # several are locked together; their fence is of the first
+            fence = body["fence"] if len(names) == 1 else None
+            history.append(Interval(key, who, fence, body["start"], seen, deadline, body["limit"]))
         if body["message"] is not None:
             history.append(Interval(f"message {body['message']}", who, None, body["start"], seen, deadline))
     return violations(history)
@@ -184,6 +193,13 @@ def repeated(
     return found
 
 
+def ended_twice(starts: Mapping[str, Any], ends: Mapping[str, Any]) -> int:
+    """Return how many messages have more than one body that came to its end."""
+    ended = [starts[name] for name, (_, ended_by, *_) in ends.items() if not ended_by]
+    counts = Counter((body["id"], body["retries"]) for body in ended)
+    return sum(count > 1 for count in counts.values())
+
+
 def left_in_hand(entries: Iterable[Entry], facts: Facts) -> list[str]:
     """Return what Redis keeps for workers when all is done, and should not."""
     return [
@@ -199,7 +215,7 @@ def left_behind(keys: Mapping[str, tuple[int, bytes]], over: Collection[str]) ->
 
     A claim may be: a killed publisher's, or that of a message that died with its worker, stays for
     ``lock_queue_ttl``; but not the claim of a task id that is ``over``. What a copy was handed in line, and
-    died with its worker, ends within a minute.
+    died with its worker, ends with its hand-off.
     """
     found = []
     for key, (left, value) in keys.items():

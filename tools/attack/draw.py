@@ -1,4 +1,4 @@
-"""What a round is drawn from: workers, broker, lock server, and what its tasks declare."""
+"""What a round is drawn from: workers, broker, lock server, keys, and what its tasks declare."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -15,12 +15,23 @@ RESTORING = "restoring redis"
 BROKERS = ("redis", RESTORING, "classic", "quorum")
 #: Seconds of a worker's name, the least there may be.
 TERM = 6.0
+#: Seconds a call that was handed its lock may take until it starts, or a worker renews its claim.
+HAND_OFF = TERM * 16 / 15 + 3.0
 #: ``secured``: TLS, and the documented ACL user; ``shared``: the broker's.
 LOCK_SERVERS = ("plain", "plain", "secured")
+#: Rounds of hot keys: where locks are as seen from the broker. Its Redis, another Redis, or beside RabbitMQ.
+FUSED, APART, RABBITMQ = "fused", "apart", "rabbitmq"
+HOT = {FUSED: (RESTORING, "shared"), APART: (RESTORING, "plain"), RABBITMQ: ("classic", "plain")}
+#: Seconds of a lease and of a claim there: too long for an end by themselves to pass for a short wait.
+HOT_TTL = 30.0
+#: The key of the task that has a limit.
+LIMITED = "limited"
 SCOPES = ("until_executed", "while_executing", "until_and_while_executing") * 2 + (
     "until_executing",
     "until_expired",
 )
+#: Those in which everybody can wait.
+WAITING_SCOPES = ("until_executed", "while_executing", "until_and_while_executing", "until_executing")
 STRATEGIES = ("skip", "raise", "retry")
 #: How a call ends; most of them just end.
 ENDINGS = ("", "", "", "", "", "", "fail", "retry", "retry_quietly", "retry_slowly")
@@ -35,11 +46,37 @@ class Round(NamedTuple):
     broker: str
     locks: str
     tasks: Mapping[str, Mapping[str, Any]]
+    #: Of a round of hot keys: where its locks are, and for each task the names that its calls lock together.
+    where: str = ""
+    keys: Mapping[str, list[list[str]]] = {}
+    ttl: float = TTL
+    queue_ttl: float = QUEUE_TTL
 
     @property
     def summary(self) -> str:
         """What it is played on."""
-        return f"{' and '.join(self.pools)} on {self.broker}, {self.locks} lock server"
+        hot = "hot keys, " if self.where else ""
+        return f"{hot}{' and '.join(self.pools)} on {self.broker}, {self.locks} lock server"
+
+
+def draw_round(
+    seed: int,
+    number: int,
+    brokers: Sequence[str],
+    lock_servers: Sequence[str],
+    *,
+    hot: str | None,
+    kills: bool,
+) -> Round:
+    """Draw a round of the kind that is asked for; else every second one is of hot keys."""
+    if hot:
+        return (draw_line if kills else draw_hot)(seed, number, hot)
+    if kills:
+        return draw_killed(seed, number)
+    places = [where for where, (broker, _) in HOT.items() if broker in brokers]
+    if number % 2:
+        return draw(seed, number, brokers, lock_servers)
+    return draw_hot(seed, number, places[(seed + number // 2) % len(places)])
 
 
 def draw(seed: int, number: int, brokers: Sequence[str], lock_servers: Sequence[str]) -> Round:
@@ -47,7 +84,7 @@ def draw(seed: int, number: int, brokers: Sequence[str], lock_servers: Sequence[
     name = f"{seed}:{number}"
     chance = random.Random(name)  # noqa: S311  not for secrets
     # In turn: a minute is to meet more than one.
-    broker = brokers[(seed + number) % len(brokers)]
+    broker = brokers[(seed + number // 2) % len(brokers)]
     pools = [chance.choice(list(POOLS)) for _ in range(2)]
     if broker.endswith("redis") and pools == ["gevent", "gevent"]:
         # On Redis such workers restore no other worker's messages, with plain tasks neither (kombu 5.7.0).
@@ -70,6 +107,47 @@ def draw_killed(seed: int, number: int) -> Round:
     }
     locks = ("plain", "shared")[number % 2]
     return Round(f"{seed}:{number}", ("prefork", "prefork"), RESTORING, locks, tasks)
+
+
+def draw_hot(seed: int, number: int, where: str) -> Round:
+    """Return a round in which few keys are wanted by many calls, which are short and keep coming."""
+    name = f"{seed}:{number}"
+    chance = random.Random(name)  # noqa: S311  not for secrets
+    pools = "prefork", chance.choice(["prefork", "prefork", "threads"])
+    singles, pairs = [["k0"], ["k1"], ["k2"]], [["k0", "k1"], ["k1", "k2"], ["k2", "k0"]]
+    tasks = hot_tasks(chance)
+    keys = dict(zip(tasks, [singles, singles, singles, pairs, [[LIMITED]]], strict=True))
+    return Round(name, pools, *HOT[where], tasks, where, keys, HOT_TTL, HOT_TTL)
+
+
+def hot_tasks(chance: random.Random) -> dict[str, dict[str, Any]]:
+    """Draw what the tasks of hot keys declare: a deploy draws it again."""
+    tasks: dict[str, dict[str, Any]] = {}
+    for place, late in enumerate((True, False, True, True, True)):
+        scope = "while_executing" if place == 3 else chance.choice(WAITING_SCOPES)
+        tasks[f"attack.{place}"] = {
+            "lock": scope,
+            "lock_key": ["{key[0]}", "{key[1]}"] if place == 3 else "{key[0]}",
+            "on_conflict": "wait",
+            "acks_late": late,
+            "reject_on_worker_lost": late,
+            **({"lock_limit": chance.choice([2, 3])} if place == 4 else {}),
+        }
+    return tasks
+
+
+def draw_line(seed: int, number: int, where: str) -> Round:
+    """Return a round of one key: its calls wait at publish or, beside the lock server, in their worker."""
+    options = {
+        "lock_key": "{key[0]}",
+        "on_conflict": "wait",
+        "acks_late": True,
+        "reject_on_worker_lost": True,
+    }
+    return Round(
+        f"{seed}:{number}", ("prefork", "prefork"), *HOT[where], {"attack.0": options}, where,
+        {"attack.0": [["k0"]]}, HOT_TTL, HOT_TTL,
+    )  # fmt: skip
 
 
 def _options(chance: random.Random) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
+from celery_redislock.store.store import owner_of
+
 #: A claim that somebody was handed who has waited, or who is on its way before those that wait.
 _TURN = b'"line":1'
 
@@ -13,12 +15,14 @@ class Lines:
     Attributes:
         out_of_turn: who was handed a lock before the first one in its line, in words.
         seen: how many were parked and handed on.
+        waited: whose messages were in a line: the owners in their tokens.
     """
 
     def __init__(self) -> None:
         """Start with an empty server."""
         self.out_of_turn: list[str] = []
         self.seen: Counter[str] = Counter()
+        self.waited: set[str] = set()
         self._lines: defaultdict[bytes, dict[bytes, float]] = defaultdict(dict)
         self._holders: dict[bytes, bytes] = {}
 
@@ -37,6 +41,7 @@ class Lines:
                 score, entry = arguments[-2:]
                 self._lines[name][entry] = float(score)
                 self.seen["parked"] += 1
+                self.waited.add(owner_of(entry.decode(errors="replace")))
             case b"ZREM", b"line":
                 for entry in arguments:
                     self._lines[name].pop(entry, None)

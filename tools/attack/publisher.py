@@ -9,10 +9,13 @@ from uuid import uuid4
 
 from celery import chain, chord, group
 
+from celery_redislock.wire.clock import boottime
 from tools.attack.draw import ENDINGS, KEYS, TTL
 from tools.attack.shop import app
 
 SECONDS = (0.0, 0.0, 0.1, 0.3, 0.6, 1.5)
+#: Of hot keys: bodies; calls that are on their way at once, of which killed ones are no longer; a pause.
+SHORT, ENOUGH, BUSY = (0.0, 0.0, 0.005, 0.01), 150, 0.01
 #: Options of one call; ``None`` stands for ``send_task``, as by who has not imported the task.
 OPTIONS: tuple[Mapping[str, Any] | None, ...] = (
     *({},) * 8, *(None,) * 3, {"countdown": 1}, {"countdown": 2}, {"on_conflict": "retry"}, {"lock": None},
@@ -41,9 +44,8 @@ def publish(chance: random.Random) -> None:
             options = {}  # nobody waits at publish for what nobody releases
         number = int(app.journal.redis.incr("attack:numbers"))
         task_id = chance.choice(IDS)(number) if size == 1 else uuid4().hex
-        call = {"task": task.name, "number": number, "id": task_id, "early": not task.acks_late}
         may_drop = size == 1 and _is_droppable(task, options)
-        calls.append({**call, "droppable": may_drop, "fixed": task_id.startswith("fixed")})
+        calls.append(_call(task, number, task_id, droppable=may_drop))
         # Few of the keys are wanted by many.
         key = f"k{min(chance.randrange(keys), chance.randrange(keys))}"
         ending = chance.choice(ENDINGS if size == 1 else ("", "", "retry"))
@@ -57,6 +59,24 @@ def publish(chance: random.Random) -> None:
         _attempt(calls, lambda: task.apply_async(args, task_id=task_id, **options))
 
 
+def publish_hot(chance: random.Random) -> None:
+    """Publish one call of few keys; wait while those that have not ended are enough to keep workers busy."""
+    name, keys = chance.choice(list(app.keys_of_round.items()))
+    task, journal = app.tasks[name], app.journal
+    number = int(journal.redis.incr("attack:numbers"))
+    while number > journal.redis.hlen("attack:ends") + ENOUGH:
+        time.sleep(BUSY)
+    key = chance.choice(keys)
+    call = {**_call(task, number, uuid4().hex), "names": key, "at": boottime()}
+    args = [key, number, chance.choice(SHORT), ""]
+    _attempt([call], lambda: task.apply_async(args, task_id=call["id"]))
+
+
+def _call(task: Any, number: int, task_id: str, *, droppable: bool = False) -> dict[str, Any]:
+    about = {"task": task.name, "number": number, "id": task_id, "early": not task.acks_late}
+    return {**about, "droppable": droppable, "fixed": task_id.startswith("fixed")}
+
+
 def _attempt(calls: list[dict[str, Any]], publish: Callable[[], Any]) -> None:
     """Publish, and note before and after what is known."""
     name = str(calls[0]["number"])
@@ -67,7 +87,7 @@ def _attempt(calls: list[dict[str, Any]], publish: Callable[[], Any]) -> None:
         app.journal.note("outcomes", name, ["failed", type(error).__name__, str(error)])
         return
     kind = "refused" if getattr(result, "is_duplicate", False) else "accepted"
-    app.journal.note("outcomes", name, [kind, str(result.id)])
+    app.journal.note("outcomes", name, [kind, str(result.id), boottime()])
 
 
 def _is_droppable(task: Any, asked_here: Mapping[str, Any] | None) -> bool:
@@ -81,6 +101,8 @@ def _is_droppable(task: Any, asked_here: Mapping[str, Any] | None) -> bool:
 
 if __name__ == "__main__":
     chance = random.Random(sys.argv[1])  # noqa: S311  not for secrets
+    while app.keys_of_round:
+        publish_hot(chance)
     while True:
         publish(chance)
         # In bursts where they are to wait in workers' hands.

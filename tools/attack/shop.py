@@ -16,12 +16,12 @@ from billiard.util import set_pdeathsig
 from celery import Celery
 from celery.signals import task_postrun, worker_process_init
 
-from celery_redislock import LockLost, SingletonTask, lock_lost
+from celery_redislock import LockLost, Resources, SingletonTask, lock_lost
 from celery_redislock.locks.lease import Lease
 from celery_redislock.running.run import run_of
 from celery_redislock.wire.clock import boottime
 from tests.acceptance.worker import SWEEPING, end_with_parent
-from tools.attack.draw import QUEUE_TTL, RESTORING, TERM, TTL
+from tools.attack.draw import RESTORING, TERM
 
 #: Seconds between two signs of life of a body.
 BEAT = 0.05
@@ -57,6 +57,7 @@ def open_shop(plan: Mapping[str, Any]) -> Celery:
     """Return the app; the stage makes the plan."""
     app = Celery("attack", broker=plan["broker"], backend=plan["backend"], set_as_current=False)
     app.is_restoring = plan["kind"] == RESTORING
+    app.keys_of_round = plan["keys"]
     on_redis = {"visibility_timeout": 3600 if app.is_restoring else 5, **SWEEPING}
     # Unconfirmed, Celery's own publish into a connection that is being cut is lost without an error.
     on_rabbitmq = {
@@ -69,8 +70,8 @@ def open_shop(plan: Mapping[str, Any]) -> Celery:
         conf,
         task_default_queue=plan["queue"],
         redislock_url=plan["locks"],
-        redislock_ttl=TTL,
-        redislock_queue_ttl=QUEUE_TTL,
+        redislock_ttl=plan["ttl"],
+        redislock_queue_ttl=plan["queue_ttl"],
         redislock_retry_delay=0.3,
         redislock_socket_timeout=0.5,
         redislock_start_timeout=2.0,
@@ -80,7 +81,7 @@ def open_shop(plan: Mapping[str, Any]) -> Celery:
         worker_enable_prefetch_count_reduction=False,
         broker_connection_retry_on_startup=True,
         broker_transport_options={
-            **(on_rabbitmq if plan["broker"].startswith("amqp://") else on_redis),
+            **(on_rabbitmq if "amqp" in plan["broker"] else on_redis),
             **of_kind,
         },
     )
@@ -90,7 +91,10 @@ def open_shop(plan: Mapping[str, Any]) -> Celery:
     app.journal = Journal(plan["journal"])
     for name, options in plan["tasks"].items():
         again = {"autoretry_for": (LockLost,), "retry_kwargs": {"max_retries": None, "countdown": 1}}
-        app.task(name=name, base=SingletonTask, bind=True, shared=False, **again, **options)(_new_body())
+        declared = dict(options)
+        if plan["keys"] and isinstance(options["lock_key"], list):
+            declared["lock_key"] = Resources(*options["lock_key"])
+        app.task(name=name, base=SingletonTask, bind=True, shared=False, **again, **declared)(_new_body())
         app.tasks[name].options_of_round = options
     lock_lost.connect(_announce, weak=False, dispatch_uid="attack.lost")
     task_postrun.connect(_settle, weak=False, dispatch_uid="attack.settle")
@@ -102,7 +106,7 @@ def _outlive(**_: Any) -> None:
 
 
 def _new_body() -> Any:
-    def work(self: Any, key: str, number: int = 0, seconds: float = 0.0, then: str = "") -> int:
+    def work(self: Any, key: Any, number: int = 0, seconds: float = 0.0, then: str = "") -> int:
         """Stay on for some seconds, as long as the lease is not lost; then end as asked."""
         run, journal, name = run_of(self.request), self.app.journal, uuid4().hex
         lease = run.lease if run is not None else None
@@ -128,7 +132,7 @@ def _new_body() -> Any:
             while time.monotonic() < until:
                 self.lease.check() if about["key"] and lease else None
                 journal.note("beats", name, [boottime(), None if lease is None else lease.deadline])
-                time.sleep(BEAT)
+                time.sleep(min(BEAT, max(0.0, until - time.monotonic())))
             return _end(self, number, then)
         except BaseException as error:
             ended_by = type(error).__name__

@@ -8,8 +8,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,13 @@ from celery_redislock.wire.clock import boottime
 from tests.acceptance.brokers import RABBITMQ_QUEUES
 from tests.acceptance.rabbitmq import RabbitMQ
 from tests.acceptance.worker import Worker
-from tests.facts import descendants
+from tests.facts import descendants, wait_until
 from tests.faults import faulty_proxy
 from tests.servers import EmbeddedServer
 from tests.tls import tls_arguments, tls_options
 from tools.attack.checks import Entry, Facts, left_in_hand
 from tools.attack.draw import POOLS, RESTORING, Round
+from tools.attack.lines import Lines
 from tools.attack.record import PUSHED, Record, written
 from tools.attack.shop import Journal, open_shop
 
@@ -51,8 +53,13 @@ class Stage:
         self.forged: list[str] = []
         self.problems: list[str] = []
         self.hits: list[tuple[float, int]] = []
+        self.shifts: list[tuple[float, float, int]] = []
+        self.disturbances: list[tuple[float, float]] = []
+        self.in_hand_of_dead: list[tuple[float, str]] = []
+        self.waited: frozenset[str] = frozenset()
         self.keeps_marks = True
         self.workers: list[Worker] = []
+        self._since: dict[int, float] = {}
         self._logs: list[str] = []
         self._logs_of_dead: list[str] = []
         self._publishers = 0
@@ -103,30 +110,49 @@ class Stage:
             "queue": self.queue,
             "conf": RABBITMQ_QUEUES.get(self.round.broker, {}),
             "tasks": self.round.tasks,
+            "keys": self.round.keys,
+            "ttl": self.round.ttl,
+            "queue_ttl": self.round.queue_ttl,
         }
         self.app: Celery = open_shop(self.plan)
         self._stack.callback(self.app.close)
         self.journal: Journal = self.app.journal
         self._stack.callback(self._end_processes)
         self.workers = [self._new_worker(pool) for pool in self.round.pools]
-        for worker in self.workers:
-            worker.wait_ready()
+        for place in range(len(self.workers)):
+            self._wait_ready(place)
         self.start_publisher()
 
     def replace_worker(self, place: int, number: int) -> None:
         """End a worker by a signal, with its children, and start another in its place."""
         worker = self.workers[place]
         pid = worker.process.pid
+        self.leave(place)
+        asked = boottime()
         self.send([pid, *descendants(pid)] if number == signal.SIGKILL else [pid], number)
         with suppress(subprocess.TimeoutExpired):
             worker.process.wait(_PATIENCE)
+        if number != signal.SIGKILL:
+            # A worker that shuts down may keep what it has received until it is killed (celery 5.7.0).
+            self.disturbances.append((asked, boottime()))
         if number == signal.SIGTERM and worker.process.returncode is None:
             number = signal.SIGKILL  # Celery waits for what never ends
         logs = self._logs if number == signal.SIGTERM else self._logs_of_dead
         logs.append(worker.log)
         worker.end()
+        if self.is_restoring:
+            self.in_hand_of_dead += [(boottime(), entry.task_id) for entry in self.entries(of_dead=True)]
         self.workers[place] = self._new_worker(self.round.pools[place])
+        self._wait_ready(place)
+
+    def _wait_ready(self, place: int) -> None:
         self.workers[place].wait_ready()
+        self._since[place] = boottime()
+
+    def leave(self, place: int) -> None:
+        """Note that a worker is not there any more. Idempotent."""
+        if since := self._since.pop(place, None):
+            self.shifts.append((since, boottime(), POOLS[self.round.pools[place]]))
 
     def send(self, pids: Collection[int], number: int) -> None:
         """Send processes a signal, and remember which of them it may have hit in what they did."""
@@ -154,6 +180,17 @@ class Stage:
             self._publisher.kill()
             self._publisher.wait(_PATIENCE)
             self._publisher.stdin.close()
+
+    def deploy(self, chance: random.Random, **changes: Any) -> None:
+        """Start workers and publisher anew, one by one, with another plan: old and new side by side."""
+        self.plan.update(changes)
+        for place in chance.sample((0, 1, 2), 3):
+            if place == 2:
+                self.stop_publishing()
+                self.start_publisher()
+            else:
+                self.replace_worker(place, signal.SIGTERM)
+            time.sleep(chance.uniform(0.0, 2.0))
 
     def revoke(self, task_ids: list[str], chance: random.Random, **options: Any) -> None:
         """Revoke one of these tasks; not one whose id is used again."""
@@ -185,13 +222,14 @@ class Stage:
             finished=finished,
             begun=begun,
             asked={int(number): retries for number, retries in self.journal.facts("asked").items()},
-            states={call["id"]: self._state(call["id"]) for calls in accepted for call in calls},
+            states=self._states([call["id"] for calls in accepted for call in calls]),
             revoked=frozenset(self.revoked),
             received_by_dead=frozenset(_RECEIVED.findall("\n".join(self._logs_of_dead))),
             in_flight=len(self._logs_of_dead) if self.rabbitmq is None else 0,
             messages=self._messages() if self.rabbitmq is None else None,
             bodies=bodies,
             killed=frozenset(killed),
+            waited=self.waited,
             taken_for_done=frozenset(_TAKEN_FOR_DONE.findall(self.log())),
         )
 
@@ -209,7 +247,7 @@ class Stage:
     def entries(self, *, of_dead: bool = False) -> list[Entry]:
         """Return what Redis keeps for workers; ``of_dead``: only for those that are not there any more."""
         bearers = self.broker.hgetall("redislock:workers:bearers")
-        living = {worker.process.pid for worker in self.workers}
+        living = {worker.process.pid for worker in self.workers if worker.process.poll() is None}
         names = {name.decode() for name, bearer in bearers.items() if json.loads(bearer)["pid"] in living}
         found = []
         for text in self.broker.hvals("unacked"):
@@ -249,10 +287,15 @@ class Stage:
     def _holders(self, key: bytes) -> dict[bytes, bytes]:
         return self.admin.hgetall(key) if key.endswith(b":holders") else {}
 
-    def written(self) -> Iterator[list[bytes]]:
-        """Return every command the lock server has written, in its order."""
+    def lines(self) -> Lines:
+        """Return all lines, as the lock server's record has them."""
         is_shared = self.round.locks == "shared"
-        return written(self._folder / "broker" if is_shared else self._folder)
+        return Lines().read(written(self._folder / "broker" if is_shared else self._folder))
+
+    def wait_body(self, seconds: float) -> None:
+        """Return when another body begins, or after some seconds."""
+        before = self.journal.redis.hlen("attack:starts")
+        wait_until(lambda: self.journal.redis.hlen("attack:starts") > before, seconds)
 
     def excess_connections(self) -> int:
         """Return how many the lock server has beyond two for each body that may run and for each process."""
@@ -278,9 +321,15 @@ class Stage:
         self.proxy.drag = 0.0
         self.admin.config_set("maxmemory", 0)
 
-    def _state(self, task_id: str) -> tuple[str, str]:
-        meta = self.app.backend.get_task_meta(task_id, cache=False)
-        return str(meta["status"]), type(meta["result"]).__name__ if meta["status"] == "FAILURE" else ""
+    def _states(self, task_ids: list[str]) -> dict[str, tuple[str, str]]:
+        backend = self.app.backend
+        texts = backend.mget([backend.get_key_for_task(each) for each in task_ids]) if task_ids else []
+        found = {}
+        for task_id, text in zip(task_ids, texts, strict=True):
+            meta = backend.decode_result(text) if text else {"status": "PENDING"}
+            is_failed = meta["status"] == "FAILURE"
+            found[task_id] = str(meta["status"]), type(meta["result"]).__name__ if is_failed else ""
+        return found
 
     def _client(self, server: EmbeddedServer) -> Any:
         return self._stack.enter_context(redis.Redis.from_url(server.redis_url))

@@ -1,6 +1,7 @@
 """The checks of ``make attack``: each finds what it is for, and nothing in a history that keeps the laws."""
 
 import json
+import random
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from celery_redislock.store.store import Entry as Waiting
 from tests.servers import EmbeddedServer
 from tools.attack import checks
 from tools.attack.checks import Entry, Facts
-from tools.attack.draw import BROKERS, LOCK_SERVERS, draw
+from tools.attack.draw import BROKERS, HOT, LOCK_SERVERS, draw, draw_hot, draw_line, draw_round, hot_tasks
 from tools.attack.lines import Lines
 from tools.attack.record import Record, written
 
@@ -65,6 +66,15 @@ def body(start: float = 0.0, fence: int = 1, **about: Any) -> dict[str, Any]:
         (of_dead(None, begun={1: 0}), "died with its worker"),
         (of_dead(None, begun={1: 0}, asked={1: 1}), checks.NOT_BEGUN),
         (facts(in_flight=1, messages={"a": {"pushed"}}), checks.TAKEN),
+        (
+            facts(in_flight=1, messages={"a": {"pushed"}}, waited=frozenset("a")),
+            f"lost: it had waited in line; {checks.TAKEN}",
+        ),
+        (
+            of_dead({"acknowledged"}, waited=frozenset("a")),
+            f"lost: it had waited in line; {checks.NOT_BEGUN}",
+        ),
+        (of_dead({"acknowledged"}, waited=frozenset("b")), checks.NOT_BEGUN),
         (facts(in_flight=1, messages={"a": {"acknowledged"}}), "lost: PENDING "),
         (facts(in_flight=0, messages={"a": {"pushed"}}), "lost: PENDING "),
         (of_dead({"acknowledged"}), checks.NOT_BEGUN),
@@ -133,6 +143,18 @@ def test_a_body_that_begins_again_without_an_excuse_is_found(
     assert bool(checks.repeated(starts, {"x": end} if end else {}, hits)) is found
 
 
+@pytest.mark.parametrize(
+    ("second", "ended_by", "number"),
+    [({}, "", 1), ({}, "LockLost", 0), ({"retries": 1}, "", 0), ({"id": "b"}, "", 0)],
+)
+def test_messages_whose_bodies_ended_twice_are_counted(
+    second: dict[str, Any], ended_by: str, number: int
+) -> None:
+    starts = {"x": body(), "y": body(2.0, **second), "z": body(4.0)}
+
+    assert checks.ended_twice(starts, {"x": (1.0, "", 9.0), "y": (3.0, ended_by, 9.0)}) == number
+
+
 @pytest.mark.parametrize("again", [{"retries": 1}, {"message": "n"}, {"number": 2}])
 def test_another_message_of_a_call_is_no_body_that_begins_again(again: dict[str, Any]) -> None:
     """A retry, and the retry of what was killed and has asked for it once more."""
@@ -191,6 +213,8 @@ def test_a_workflow_may_miss_what_follows_a_link_that_ended_otherwise(first: str
         (body(0.5, 2, key="other"), {"x": (1.0, "", 9.0)}, 0),
         (body(0.5, 2, key="other", message="m"), {"x": (1.0, "", 9.0)}, 1),
         (body(2.0, 1), {"x": (1.0, "", 9.0)}, 1),
+        (body(0.5, 2, key="j k"), {"x": (1.0, "", 9.0)}, 1),
+        (body(0.5, 2, key="j kk"), {"x": (1.0, "", 9.0)}, 0),
         # What was paused beyond its lease, and killed, counts as long as it could be trusted.
         (body(10.0, 2), {"x": (12.0, "LockLost", 9.0)}, 0),
         (body(8.0, 2), {}, 0),
@@ -295,6 +319,31 @@ def test_a_seed_draws_the_same_round_again() -> None:
     assert draw(3, 4, *kinds) == draw(3, 4, *kinds) != draw(3, 5, *kinds)
 
 
+def test_every_second_round_is_of_hot_keys_and_all_brokers_take_turns() -> None:
+    kinds = BROKERS, LOCK_SERVERS
+    rounds = [draw_round(3, number, *kinds, hot=None, kills=False) for number in range(1, 25)]
+
+    assert {drawn.where for drawn in rounds[::2]} == {""}
+    assert {drawn.broker for drawn in rounds[::2]} == set(BROKERS)
+    assert {drawn.where for drawn in rounds[1::2]} == set(HOT)
+
+
+@pytest.mark.parametrize("where", HOT)
+def test_a_seed_draws_the_same_hot_keys_again_and_a_deploy_other_options_of_the_same_tasks(
+    where: str,
+) -> None:
+    drawn = draw_hot(3, 4, where)
+    deployed = hot_tasks(random.Random(1))  # noqa: S311  not for secrets
+
+    assert drawn == draw_hot(3, 4, where) != draw_hot(3, 5, where)
+    assert (drawn.where, draw_line(3, 4, where).where) == (where, where)
+    assert drawn.tasks != deployed
+    # What a round keeps of a call beside its task's options.
+    for name, options in deployed.items():
+        assert options["acks_late"] == drawn.tasks[name]["acks_late"]
+        assert isinstance(options["lock_key"], list) == (len(drawn.keys[name][0]) == 2)
+
+
 def test_the_record_of_a_real_server_tells_who_was_parked_and_handed_on(tmp_path: Path) -> None:
     """First by the scripts, then by somebody who passes over the first in line."""
     turn = '{"state":"queued","line":1}'
@@ -310,6 +359,7 @@ def test_the_record_of_a_real_server_tells_who_was_parked_and_handed_on(tmp_path
         store.release("n", "a/1")
         lines = Lines().read(written(tmp_path))
         assert (lines.seen, lines.out_of_turn) == ({"parked": 3, "handed on": 1}, [])
+        assert lines.waited == {"b", "c", "d"}
 
         with redis.Redis.from_url(server.redis_url) as client:
             client.set("redislock:{n}:lock", f"d/1\0{turn}", px=30_000)
