@@ -68,6 +68,7 @@ FAKE_CANNOT: Mapping[str, str] = {
     "test_an_index_of_another_type_keeps_nobody_from_a_permit": _NO_TABLE,
     "test_a_lock_of_broken_holders_keeps_the_trouble_to_itself": _NO_TABLE,
     "test_a_look_tells_of_a_line_of_another_type_and_goes_on": _NO_TABLE,
+    "test_of_another_type_where_they_are_kept_it_is_told_and_others_go_on": _NO_TABLE,
     "test_its_answer_is_not_taken_for_the_next_ones": "fakeredis knows no INFO",
     "test_a_holder_killed_right_after_acquiring_leaves_a_lock_that_ends": "no other process sees it",
     "test_all_of_many_holders_are_told": "it takes fakeredis thirteen seconds",

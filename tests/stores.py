@@ -138,12 +138,10 @@ class MemoryCase(StoreCase):
 
     def make_late(self, id_: str, name: str = "n") -> None:
         assert id_ in self.bounded(name)
-        for line in (self.memory._lines.get(name, []), self.memory._sent[name]):
-            line[:] = [each._replace(until=self.clock()) if each.id == id_ else each for each in line]
+        self.memory._change(name, id_, until=self.clock())
 
     def bounded(self, name: str = "n") -> set[str]:
-        waiting = [*self.memory._lines.get(name, ()), *self.memory._sent[name]]
-        return {each.id for each in waiting if each.until < float("inf")}
+        return {each.id for each in self.memory._lines.get(name, ()) if each.until < float("inf")}
 
     def check_every_key_expires(self) -> None:
         entries = [*self.memory._periods.values(), *self.memory._marks.values()]

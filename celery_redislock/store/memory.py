@@ -58,11 +58,13 @@ class _Held(NamedTuple):
 
 
 class _Place(NamedTuple):
+    """Of one that waits; or, where it ``is_sent``, was handed the lock and has not started."""
+
     band: int
     id: str
     entry: Entry
     until: float
-    at: float
+    is_sent: bool = False
 
 
 class _Woken(NamedTuple):
@@ -97,7 +99,6 @@ class MemoryStore(LockStore):
         self._periods: dict[str, _Expiring] = {}
         self._marks: dict[tuple[str, str], _Expiring] = {}
         self._lines: dict[str, list[_Place]] = {}
-        self._sent: defaultdict[str, list[_Place]] = defaultdict(list)
         self._sends: dict[str, tuple[int, int]] = {}
         self._due: dict[str, float] = {}
         self._notes: dict[str, _Expiring] = {}
@@ -158,7 +159,9 @@ class MemoryStore(LockStore):
                     return Refusal((self._hold(name, accepted, is_period=True),))
                 if period and accepted is None:
                     self._periods[name] = (value, now + period)
-            sent_again = was_in_line and self._sends.get(instead_of or "", (0, 0))[0] > 1
+            # One that is in line yet is being sent now.
+            sends = self._sends.get(instead_of or "", (0, 0))[0] + (instead_of in self._ids(name))
+            sent_again = was_in_line and sends > 1
             if was_in_line:
                 self._take_out(name, instead_of)
             if taken is not None and starts_run and name in self._due:
@@ -265,32 +268,30 @@ class MemoryStore(LockStore):
             until = math.inf if within is None else self._clock() + within
             if self._live(self._notes, nonce) is not None:
                 return Parked("repeated")
-            self._bring_back(name, id)
-            is_there = self._entry(name, id) is not None
-            if is_there and entry.kind == "ring":
-                self._set_until(name, id, until)
-            if is_there:
-                return Parked("repeated")
             held_by = self._held_by(name)
             is_own = id in self._holders_of(name)
+            if not is_own:
+                self._bring_back(name, id)
+            waits = id in self._ids(name)
+            if waits or (how == "refused" and self._entry(name, id) is not None):
+                self._change(name, id, **({"until": until} if entry.kind == "ring" else {"entry": entry}))
+                return Parked("repeated")
             facts = entry.facts.encode()
             has_room = self._room(name, _limit_in(facts)) >= _weight_in(facts)
             held = None if has_room or not held_by else held_by[0]
-            line = self._lines.get(name, [])
-            is_free = held is None and not line and not self._sent[name]
+            places = self._lines.get(name, [])
+            line = self._ids(name)
+            is_free = held is None and not line and bool(held_by or not places)
             if how != "refused" and (is_own or (how == "ask" and is_free)):
                 return Parked("runs")
             if len(line) >= most and not is_own:
                 return Parked("full")
-            before = [at for at, each in enumerate(line) if each.id == place]
-            of_band = [each.band for each in line]
-            if before:
-                at = before[0]
-                band = line[at].band
-            else:
-                at = bisect(of_band, band if place == "last" else band - 1)
-            line = self._lines.setdefault(name, line)
-            line.insert(at, _Place(band, id, entry, until, self._number(name, line, at)))
+            waiting = [(at, each) for at, each in enumerate(places) if not each.is_sent]
+            before = [at for at, each in waiting if each.id == place]
+            before += [at for at, each in waiting if place != "last" and each.band == band]
+            at = before[0] if before else bisect([each.band for each in places], band)
+            new = _Place(places[at].band if before else band, id, entry, until)
+            self._lines[name] = [*places[:at], new, *places[at:]]
             if entry.kind != "ring":
                 self._notes[nonce] = (b"", self._clock() + _NOTED)
             woken = _NOBODY
@@ -298,21 +299,21 @@ class MemoryStore(LockStore):
                 woken = self._wake(name, only=id)
             elif held is None and how != "behind":
                 woken = self._wake(name)
-            if all(each.id != id for each in self._lines.get(name, ())):
+            if id not in self._ids(name):
                 return Parked("woken")
             if held is None and how == "behind" and ahead:
                 self._keep(name, ahead.encode(), _AHEAD)
                 held = self._held_by(name)[0]
             left = held.expires_in if held is not None else _LATEST
             self._due.setdefault(name, self._clock() + min(left, _LATEST))
-            rank = [each.id for each in self._lines[name]].index(id)
+            rank = self._ids(name).index(id)
             answer = Parked("parked", rank, None if woken.promoted else held, woken.promoted)
         return self._told(answer)
 
     def leave(self, name: str, id: str, *, unless_held: bool = False) -> tuple[str, bytes, Release]:  # noqa: A002
         with self._lock:
             is_own = id in self._holders_of(name)
-            is_sent = any(each.id == id for each in self._sent[name])
+            is_sent = id in self._ids(name, is_sent=True)
             if is_own and unless_held and not is_sent:
                 return "kept", b"", Release(released=False)
             entry = self._take_out(name, id)
@@ -325,14 +326,19 @@ class MemoryStore(LockStore):
 
     def move(self, name: str, id: str, place: str) -> bool:  # noqa: A002
         with self._lock:
-            line = self._lines.get(name, [])
-            end = 0 if place == "first" else -1
-            rest = [each for each in line if each.id != id]
-            number = self._number(name, rest, 0 if place == "first" else len(rest))
-            moved = [each._replace(band=line[end].band, at=number) for each in line if each.id == id]
-            if moved:
-                self._lines[name] = [*moved, *rest] if place == "first" else [*rest, *moved]
-            return bool(moved)
+            places = self._lines.get(name, [])
+            line = self._ids(name)
+            if id not in line:
+                return False
+            end = places[-1]
+            if place == "first":
+                end = next(each for each in places if each.id == line[0])
+            if id != line[0 if place == "first" else -1]:
+                rest = [each for each in places if each.id != id]
+                at = rest.index(end) if place == "first" else len(rest)
+                moved = next(each for each in places if each.id == id)
+                self._lines[name] = [*rest[:at], moved._replace(band=end.band), *rest[at:]]
+            return True
 
     def await_bell(self, bell: str, seconds: float) -> bool:
         with self._lock:
@@ -368,7 +374,7 @@ class MemoryStore(LockStore):
                 (each, place.id, place.entry)
                 for each in ([name] if name else list(self._lines))
                 for place in self._lines.get(each, ())
-                if not ids or place.id in ids
+                if not place.is_sent and (not ids or place.id in ids)
             ]
             asked = [ask for ask in asked if ask[2].kind != "give" or self._is_home(ask[2].to)]
             asked = [ask for ask in asked if self._live(self._notes, ask[1]) is None][:most]
@@ -386,8 +392,7 @@ class MemoryStore(LockStore):
 
     def lines(self, *, limit: int = 1000) -> list[str]:
         with self._lock:
-            waited_for = {*self._lines, *(name for name, sent in self._sent.items() if sent)}
-            return sorted(waited_for, key=lambda name: self._due.get(name, 0.0))[:limit]
+            return sorted(self._lines, key=lambda name: self._due.get(name, 0.0))[:limit]
 
     def sweep(self, *, most: int = 100) -> Sweep:
         with self._lock:
@@ -418,7 +423,8 @@ class MemoryStore(LockStore):
         given = []
         now = self._clock()
         line = self._lines.get(name, [])
-        late = [each for each in line if each.until <= now and each.id not in self._holders_of(name)]
+        holders = self._holders_of(name)
+        late = [each for each in line if each.until <= now and not each.is_sent and each.id not in holders]
         for _, id_, entry, *_ in late:
             if entry.kind != "give":
                 if entry.kind != "ring":
@@ -439,9 +445,9 @@ class MemoryStore(LockStore):
 
     def _extend(self, name: str) -> None:
         """Extend the claims of what was pushed, which counts as there: nobody can tell where it is."""
-        for _, id_, entry, *_ in self._sent[name]:
+        for _, id_, entry, _, is_sent in self._lines.get(name, ()):
             held = self._holders_of(name).get(id_)
-            if entry.kind != "push" or held is None:
+            if entry.kind != "push" or held is None or not is_sent:
                 continue
             last = min(_LAST, entry.ttl / 2)
             if held.until - self._clock() < last:
@@ -461,7 +467,7 @@ class MemoryStore(LockStore):
         self, name: str, *, first: int = 0, last: int = -1, handed_on: bool = False
     ) -> tuple[int, list[Waiter]]:  # fmt: skip
         with self._lock:
-            line = (self._sent if handed_on else self._lines).get(name, [])
+            line = [each for each in self._lines.get(name, ()) if each.is_sent == handed_on]
             asked = line[first : None if last < 0 else last + 1]
             return len(line), [
                 Waiter(id_, entry.kind, entry.to, hold, self._sends.get(id_, (0, 0))[0])
@@ -472,7 +478,7 @@ class MemoryStore(LockStore):
     def _wake(self, name: str, only: str | None = None, rank: int = 0, home: str | None = None) -> "_Woken":
         """Hand a lock to the first in its line, or to this one, which holds it already (``lua/line.lua``)."""
         self._bring_back(name)
-        line = self._lines.get(name, [])[rank:]
+        line = [each for each in self._lines.get(name, ()) if not each.is_sent][rank:]
         if not line:
             return _NOBODY
         id_ = only or line[0].id
@@ -509,7 +515,7 @@ class MemoryStore(LockStore):
             sends = self._sends.get(id_, (0, 0)) if takes else (0, 0)
             return _Woken(id_, (Promotion(name, id_, entry.text.encode(), *sends),))
         self._send(name, id_, entry, takes=takes)
-        if name in self._due:
+        if name in self._lines:
             self._due[name] = min(self._due.get(name, now + _LATEST), now + entry.ttl)
         if only and not takes:
             self._holders_of(name).pop(only, None)
@@ -528,62 +534,49 @@ class MemoryStore(LockStore):
 
     def _hand_over(self, names: Sequence[str], id_: str, *, sent: bool) -> bool:
         """Move it from these lines; tell whether it was there (``lua/sent.lua``)."""
-        was_there = False
+        was_there = any(id_ in self._ids(name) for name in names)
         for name in names:
-            line = self._lines.get(name, [])
-            gone = [each for each in line if each.id == id_]
-            was_there = was_there or bool(gone)
-            self._sent[name] += gone
-            self._lines[name] = [each for each in line if each.id != id_]
-            if not self._lines[name]:
-                del self._lines[name]
+            self._change(name, id_, is_sent=True)
         if was_there:
             sends, kept = self._sends.get(id_, (0, 0))
             self._sends[id_] = (sends + sent, kept + (not sent))
         return was_there
 
     def _bring_back(self, name: str, only: str | None = None) -> None:
-        """Put those back in their places that were handed the lock and hold it no more; or this one."""
-        for place in [each for each in self._sent[name] if only in {None, each.id}]:
-            if only is None and place.id in self._holders_of(name):
+        """Let those wait again, in their places, that were handed the lock and have lost it; or this one."""
+        for id_ in self._ids(name, is_sent=True):
+            if only != id_ if only else id_ in self._holders_of(name):
                 continue
-            is_last = self._sends[place.id][0] % _MOST_SENDS == 0
-            for each in [name, *_others(name, place.entry.facts.encode())]:
-                back = [one for one in self._sent[each] if one.id == place.id]
-                self._sent[each] = [one for one in self._sent[each] if one.id != place.id]
-                line = self._lines.setdefault(each, [])
-                number = self._number(each, line, len(line))
-                line += [one._replace(at=number) if is_last else one for one in back]
-                line.sort(key=attrgetter("at"))
+            entry = self._entry(name, id_)
+            sends = self._sends[id_][0]
+            for each in [name, *_others(name, entry.facts.encode() if entry else b"")]:
+                self._change(each, id_, is_sent=False)
+                places = self._lines.get(each, [])
+                if sends > 0 and sends % _MOST_SENDS == 0:
+                    self._change(each, id_, band=places[-1].band)
+                    places.sort(key=lambda place: place.id == id_)
 
-    def _number(self, name: str, line: Sequence[_Place], at: int) -> float:
-        """Return a number between those of the neighbours of a new place, the first behind who was sent."""
-        sent = max((each.at for each in self._sent[name]), default=-math.inf)
-        before = line[at - 1].at if at > 0 else sent
-        if at == len(line):
-            return max(before, -1.0) + 1
-        return max(line[at].at - 1, (before + line[at].at) / 2)
+    def _ids(self, name: str, *, is_sent: bool = False) -> list[str]:
+        """Return who waits, in order; or who was handed the lock and has not started."""
+        return [each.id for each in self._lines.get(name, ()) if each.is_sent == is_sent]
+
+    def _change(self, name: str, id_: str, **fields: Any) -> None:
+        line = self._lines.get(name, [])
+        line[:] = [each._replace(**fields) if each.id == id_ else each for each in line]
 
     def _is_home(self, to: str, home: str | None = None) -> bool:
         return to in (self.home if home is None else home).split("\n")
 
     def _entry(self, name: str, id_: str) -> Entry | None:
-        places = [*self._lines.get(name, ()), *self._sent.get(name, ())]
-        return next((each.entry for each in places if each.id == id_), None)
-
-    def _set_until(self, name: str, id_: str, until: float) -> None:
-        line = self._lines[name]
-        self._lines[name] = [each._replace(until=until) if each.id == id_ else each for each in line]
+        return next((each.entry for each in self._lines.get(name, ()) if each.id == id_), None)
 
     def _take_out(self, name: str, id_: str | None) -> Entry | None:
         entry = self._entry(name, id_ or "")
         for each in [] if entry is None else [name, *_others(name, entry.facts.encode())]:
             self._lines[each] = [place for place in self._lines.get(each, ()) if place.id != id_]
-            self._sent[each] = [place for place in self._sent[each] if place.id != id_]
             if not self._lines[each]:
                 del self._lines[each]
-                if not self._sent[each]:
-                    self._due.pop(each, None)
+                self._due.pop(each, None)
         self._sends.pop(id_ or "", None)
         return entry
 

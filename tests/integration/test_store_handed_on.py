@@ -209,6 +209,89 @@ class TestEveryStore:
         assert answer.hold.token == B
         assert park(case, C, how="ask").word == "parked"
 
+    @pytest.mark.parametrize("starts", [True, False])
+    def test_nobody_who_knows_a_limit_passes_it_either(self, case: StoreCase, starts: bool) -> None:
+        """The permits have ended with their lock."""
+        at_home(case)
+        hand_on(case, kind="give", facts=IN_LINE[:-1] + ',"limit":2}')
+        case.expire()
+
+        refused(case.take(D, starts_run=starts, limit=2))
+
+        assert [*ids(case), *ids(case, handed_on=True)] == [B]
+
+    @pytest.mark.parametrize("place", ["first", "before", "moved"])
+    def test_whoever_goes_before_others_in_line_stands_behind_it(self, case: StoreCase, place: str) -> None:
+        """It was the first, and is the first when it comes back."""
+        at_home(case)
+        case.take(A)
+        park(case, C, "give")
+        park(case, B, "give", place=C)  # half of a place from C
+        park(case, D, "give")
+        case.store.release("n", A)
+        assert case.store.settle("n", B, 30.0)
+        if place == "moved":
+            assert case.store.move("n", D, "first")
+        else:
+            park(case, "early/1", "give", place=C if place == "before" else "first")
+        case.expire()
+
+        look(case)
+
+        assert (case.holder(), ids(case)[0]) == (B, B)
+
+    def test_started_before_its_second_publish_is_settled_it_is_told_of_that(self, case: StoreCase) -> None:
+        """Two copies of it are on their way, whatever is counted by then."""
+        given = at_home(case)
+        hand_on(case, kind="give")
+        case.expire()
+        look(case)
+
+        assert (len(given), granted(start(case)).sent_again) == (2, True)
+
+    def test_asked_for_while_it_holds_the_lock_it_runs(self, case: StoreCase) -> None:
+        """It is not parked behind itself until its own claim has ended."""
+        hand_on(case, C)
+
+        assert park(case, B, how="behind").word == "runs"
+        assert park(case, B, how="ask").word == "runs"
+        assert (case.holder(), ids(case, handed_on=True), ids(case)) == (B, [B], [C])
+
+    def test_beside_one_that_has_been_handed_a_place_another_runs(self, case: StoreCase) -> None:
+        """There is room for both."""
+        limited = IN_LINE[:-1] + ',"limit":2}'
+        hand_on(case, facts=limited)
+
+        assert park(case, C, how="ask", facts=limited).word == "runs"
+
+    def test_parked_anew_it_waits_under_the_limit_that_its_last_process_knows(self, case: StoreCase) -> None:
+        """It would be sent again at once, to be refused again."""
+        limited = IN_LINE[:-1] + ',"limit":2}'
+        running = '{"state":"running","limit":2}'
+        for id_ in (A, D):
+            granted(case.store.acquire("n", id_, 30.0, facts=running, limit=2, starts_run=True))
+        park(case, B, facts=limited)
+        case.store.release("n", A)
+        assert isinstance(start(case), Refusal)
+
+        assert park(case, B).word == "repeated"
+        look(case)
+
+        assert (ids(case), {hold.token for hold in case.store.holders("n")}) == ([B], {D})
+
+    def test_once_the_last_has_started_nobody_looks_at_its_line(self, case: StoreCase) -> None:
+        """Nor is that shown as one."""
+        hand_on(case)
+        granted(start(case))
+
+        assert (case.lines(), case.store.lines()) == ([], [])
+
+    def test_woken_without_anybody_before_it_its_line_is_looked_at(self, case: StoreCase) -> None:
+        """Its message may be lost as any other."""
+        assert park(case, B).word == "woken"
+
+        assert case.lines() == ["n"]
+
     @pytest.mark.parametrize("kind", KINDS)
     def test_it_starts_itself_then(self, case: StoreCase, kind: str) -> None:
         at_home(case)
@@ -523,6 +606,35 @@ class TestFused:
 
         assert [server_case.holder(name) for name in "mn"] == [B, B]
         assert [ids(server_case, name, handed_on=True) for name in "mn"] == [[B], [B]]
+
+    def test_nobody_who_waits_for_several_locks_passes_it_in_one_of_them(
+        self, server_case: RedisCase
+    ) -> None:
+        both = joined(server_case.redis)
+        server_case.take(A, name="m")
+        park(server_case, B, name="m")
+        server_case.take(A)
+        park(server_case, C, store=both, name="m n", facts=IN_LINE[:-1] + ',"names":["m","n"]}')
+        server_case.store.release("m", A)
+        server_case.expire("m")
+
+        server_case.store.release("n", A)
+
+        assert [server_case.holder(name) for name in "mn"] == [None, None]
+        look(server_case, "m")
+        assert (server_case.holder("m"), server_case.holder()) == (B, None)
+
+    def test_it_keeps_its_place_where_the_server_takes_nothing_more(self, lone_case: RedisCase) -> None:
+        """Its hand-off ends while the server is full."""
+        hand_on(lone_case)
+        lone_case.expire()
+        lone_case.client.config_set("maxmemory", 1)
+        lone_case.store.settle("n", B, 30.0)
+        lone_case.client.config_set("maxmemory", 0)
+
+        look(lone_case)
+
+        assert (lone_case.holder(), ids(lone_case, handed_on=True)) == (B, [B])
 
     def test_of_another_type_where_they_are_kept_it_is_told_and_others_go_on(
         self, server_case: RedisCase

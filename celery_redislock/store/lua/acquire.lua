@@ -117,12 +117,16 @@ else
   local is_new = not taken and not ours
   if is_new and not is_full and (starts or permit) then
     local line, sent = stem_of(lock) .. 'line', stem_of(lock) .. 'sent'
-    first = permit and permit.first_in(line)
-    if not permit and call('EXISTS', line, sent) > 0 then
-      first = call('ZRANGE', sent, 0, 0)[1] or call('ZRANGE', line, 0, 0)[1]
+    if held then
+      first = permit.first_in(line)
+    elseif call('EXISTS', line, sent) > 0 then
+include('sent')
+      for _, id in ipairs(call('ZRANGE', sent, 0, -1)) do
+        bring_back(stem_of(lock), name, id)
+      end
+      first = call('ZRANGE', line, 0, 0)[1]
     end
-    local token = string.sub(from, 1, -2)
-    if first and (first == token or call('ZSCORE', sent, token)) then
+    if first and first .. '\0' == from then
       first = nil -- its hand-off has ended, and it is the first
       was_in_line = true
     end
@@ -176,8 +180,13 @@ if was_in_line then
 include('sent')
   local token = string.sub(from, 1, -2)
   local noted_in = noted_at(stem_of(lock), name, string.match(value, '%z(.*)$'))
-  word = note_of(noted_in, token, 'sent') > 1 and 'sent_again' or word
+  -- One that is in line yet is being sent now.
+  local is_given = call('ZREM', stem_of(lock) .. 'line', token)
+  word = note_of(noted_in, token, 'sent') + is_given > 1 and 'sent_again' or word
   take_out(stem_of(lock), token)
+  if call('EXISTS', stem_of(lock) .. 'line', stem_of(lock) .. 'sent') == 0 then
+    redis.pcall('ZREM', beside(index, 'lines'), name)
+  end
 end
 if taken and starts then
   -- Whoever waits for it may have been looked at seldom, as its claim was old.

@@ -68,7 +68,7 @@ if waits then
   if task then
     tally(index, task, 'waited')
   end
-  put(stem, length, id, table.concat({'push', queue, hand_off, facts, text}, '\0'), band, 'last')
+  put(stem, id, table.concat({'push', queue, hand_off, facts, text}, '\0'), band, 'last')
   local left = call('PTTL', lock)
   local now = now_ms()
   redis.pcall('ZADD', lines, 'NX', now + math.min(left < 0 and LATEST or left + 5, LATEST), name)

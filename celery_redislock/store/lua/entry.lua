@@ -1,5 +1,26 @@
 -- Included where the entries of a line (line.lua) are read or taken out.
 
+-- The last place before `to`: of who waits, or was handed the lock and comes back unless it starts.
+local function last_before(stem, to, from)
+  local last
+  for _, of in ipairs({'line', 'sent'}) do
+    local place = redis.pcall('ZREVRANGEBYSCORE', stem .. of, to, from, 'WITHSCORES', 'LIMIT', 0, 1)[2]
+    last = place and math.max(last or place, place) or last
+  end
+  return last
+end
+
+-- The place behind who is there; nil where nobody is.
+local function place_behind(stem, to, from)
+  local last = last_before(stem, to, from)
+  return last and math.floor(last) + 1
+end
+
+-- The place before this one, halfway to the one before it: those that go before the same one keep their order.
+local function place_before(stem, place)
+  return (math.max(last_before(stem, '(' .. place, '-inf') or place - 1, place - 1) + place) / 2
+end
+
 -- Its kind, destination, ttl, facts and text; nil where nobody could read it.
 local function read(entry)
   return string.match(type(entry) == 'string' and entry or '', '^(%l+)%z([^%z]*)%z(%d+)%z([^%z]*)%z(.*)$')

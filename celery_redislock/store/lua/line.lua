@@ -126,7 +126,8 @@ local function wake(lock, index, name, home, only, permit)
         local is_own = holder and string.find(holder, id .. '\0', 1, true) == 1
         -- It is being parked where it is not in that line: behind all who are.
         local before = redis.pcall('ZRANK', other .. 'line', id) or redis.pcall('ZCARD', other .. 'line')
-        needs = (is_own or not holder and before == 0) and needs or math.huge
+        local is_free = not holder and before == 0 and redis.pcall('EXISTS', other .. 'sent') == 0
+        needs = (is_own or is_free) and needs or math.huge
       end
       if takes and is_here and not only then
         rank = rank + 1 -- given, and not settled; or another delivery of what runs, which ends first

@@ -13,12 +13,12 @@ include('entry')
 local line, id, is_first, name = KEYS[1], ARGV[1], ARGV[2] == 'first', ARGV[3]
 local stem = stem_of(line)
 
-local function move(moved)
+local function move(its_stem)
+  local moved = its_stem .. 'line'
   local rank = is_first and 0 or -1
   local at = call('ZRANGE', moved, rank, rank, 'WITHSCORES')
   if at[1] ~= id and call('ZSCORE', moved, id) then
-    -- Whole numbers, as in park.lua.
-    local place = is_first and math.ceil(at[2]) - 1 or math.floor(at[2]) + 1
+    local place = is_first and place_before(its_stem, at[2]) or place_behind(its_stem, '+inf', '-inf')
     call('ZADD', moved, string.format('%.17g', place), id)
   end
 end
@@ -26,9 +26,9 @@ end
 if not call('ZSCORE', line, id) then
   return {ok = 'missing'}
 end
-move(line)
+move(stem)
 local _, _, _, facts = read(redis.pcall('HGET', stem .. 'parked', id))
 for other in pairs(others_of(stem, name, facts or '')) do
-  move(other .. 'line')
+  move(other)
 end
 return {ok = 'moved'}

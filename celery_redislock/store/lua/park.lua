@@ -51,19 +51,6 @@ if call('EXISTS', note) == 1 then
   call('PEXPIRE', note, ARGV[9])
   return {ok = 'repeated'}
 end
-if call('ZSCORE', stem .. 'sent', id) then
-  bring_back(stem, name, id) -- its hand-off has ended before it came
-end
-if call('HEXISTS', parked, id) == 1 and call('ZSCORE', line, id) then
-  acknowledge() -- another delivery of it
-  if ARGV[11] ~= '' and string.sub(entry, 1, 4) == 'ring' then
-    call('ZADD', stem .. 'until', now_ms() + ARGV[11], id)
-  end
-  if string.sub(entry, 1, 4) == 'give' then
-    redis.pcall('SET', note, '', 'PX', ARGV[9])
-  end
-  return {ok = 'repeated'}
-end
 local held = call('GET', lock)
 local is_own = held and string.find(held, id .. '\0', 1, true) == 1
 local _, _, _, facts = read(entry)
@@ -71,17 +58,38 @@ local limit = string.match(facts or '', '"limit":(%d+)')
 local permit = not is_own and (limit or is_marker(held)) and permits(lock, index, name, held)
 if permit then
   is_own = permit.facts_of(id)
+end
+local is_sent = call('ZSCORE', stem .. 'sent', id)
+if is_sent and not is_own then
+  bring_back(stem, name, id) -- its hand-off has ended before it came
+end
+-- One that holds the lock, and is given up although it was handed that, is missed by a look, or when its claim ends.
+local waits = call('ZSCORE', line, id) or is_sent and how == 'refused'
+if waits and call('HEXISTS', parked, id) == 1 then
+  acknowledge() -- another delivery of it
+  if string.sub(entry, 1, 4) ~= 'ring' then
+    redis.pcall('HSET', parked, id, entry) -- who refused it may know another limit than who parked it first
+  elseif ARGV[11] ~= '' then
+    call('ZADD', stem .. 'until', now_ms() + ARGV[11], id)
+  end
+  if string.sub(entry, 1, 4) == 'give' then
+    redis.pcall('SET', note, '', 'PX', ARGV[9])
+  end
+  return {ok = 'repeated'}
+end
+if permit then
   held = permit.room(limit) < permit.weight_in(facts) and held
 end
 local length = call('ZCARD', line)
-local is_free = not held and length == 0 and call('EXISTS', stem .. 'sent') == 0
+-- Where some hold it, all who were handed it and hold it no more are in line again.
+local is_free = not held and length == 0 and (permit and permit.ends_in(0) or call('EXISTS', stem .. 'sent') == 0)
 if how ~= 'refused' and (is_own or how == 'ask' and is_free) then
   return {ok = 'runs'}
 end
 if not is_own and length >= tonumber(ARGV[8]) then
   return {ok = 'full'}
 end
-put(stem, length, id, entry, ARGV[6], ARGV[7])
+put(stem, id, entry, ARGV[6], ARGV[7])
 local task = task_in(facts or '', name)
 if task then
   tally(index, task, 'waited')

@@ -26,9 +26,10 @@ local function move_in_all(stem, name, id, facts, from, to, is_last)
   for each in pairs(stems) do
     local place = redis.pcall('ZSCORE', each .. from, id)
     if type(place) == 'string' then
-      local last = is_last and redis.pcall('ZRANGE', each .. to, -1, -1, 'WITHSCORES')[2]
-      redis.pcall('ZADD', each .. to, last and math.floor(last) + 1 or place, id)
-      redis.pcall('ZREM', each .. from, id)
+      place = is_last and string.format('%.17g', place_behind(each, '+inf', '-inf')) or place
+      if type(redis.pcall('ZADD', each .. to, place, id)) == 'number' then
+        redis.pcall('ZREM', each .. from, id)
+      end
       was_there = true
     end
   end
