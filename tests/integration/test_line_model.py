@@ -5,6 +5,7 @@ Each step asks the store and the model for the same, and compares all that can b
 
 import itertools
 import secrets
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -51,57 +52,111 @@ class Waiting(NamedTuple):
 
 
 class Model:
-    """What a lock and its line are: who holds, who waits in order, and what was sent to whom."""
+    """What a lock and its line are: who holds, who waits in order, and what was sent to whom.
+
+    Who was handed the lock keeps its place among those who wait until its message has started.
+    """
 
     def __init__(self) -> None:
         self.holder: str | None = None
-        self.line: list[Waiting] = []
+        self.places: list[Waiting] = []
+        self.handed_on: set[str] = set()
+        self.sends: Counter[str] = Counter()
         self.pushed: list[str] = []
         self.given: list[str] = []
         self.gone: list[str] = []
+
+    @property
+    def line(self) -> list[Waiting]:
+        """Who waits, in order."""
+        return [each for each in self.places if each.id not in self.handed_on]
 
     def ids(self) -> list[str]:
         """Who waits, in order."""
         return [each.id for each in self.line]
 
     def take_out(self, id_: str) -> bool:
-        """Let one leave the line, if it is there."""
-        if id_ not in self.ids():
+        """Let one leave, if it waits or was handed the lock."""
+        if id_ not in [each.id for each in self.places]:
             return False
-        self.line = [each for each in self.line if each.id != id_]
+        self.places = [each for each in self.places if each.id != id_]
+        self.handed_on.discard(id_)
+        del self.sends[id_]
         self.gone.append(id_)
         return True
 
-    def wake(self, only: str | None = None) -> str | None:
-        """Serve the first, or this one; return its id where it is on its way."""
-        if not self.line:
+    def put(self, new: Waiting, at: int) -> None:
+        """Let one have this place."""
+        rest = [each for each in self.places if each.id != new.id]
+        self.places = [*rest[:at], new, *rest[at:]]
+
+    def hand_over(self, id_: str, *, sent: bool) -> None:
+        """Keep one apart until it starts."""
+        self.handed_on.add(id_)
+        self.sends[id_] += sent
+
+    def bring_back(self, id_: str) -> None:
+        """Let one wait again that has not started: in its place, and at the end after each third send."""
+        self.handed_on.remove(id_)
+        (back,) = (each for each in self.places if each.id == id_)
+        if self.sends[id_] and self.sends[id_] % 3 == 0:
+            self.put(back._replace(band=self.places[-1].band), len(self.places))
+
+    def bring_all_back(self) -> None:
+        """Let those wait again that hold the lock no more."""
+        for id_ in [each.id for each in self.places if each.id in self.handed_on - {self.holder}]:
+            self.bring_back(id_)
+
+    def wake(self, only: str | None = None, *, gives: bool = True) -> str | None:
+        """Serve the first, or this one; return its id where it is on its way.
+
+        ``gives``: whoever asks publishes it.
+        """
+        if only is None:
+            self.bring_all_back()
+        first = next((each for each in self.line if only in {None, each.id}), None)
+        if first is None or (first.kind == "give" and not gives):
             return None
-        first = next(each for each in self.line if only in {None, each.id})
         self.holder = first.id
         if first.kind == "give":
             self.given.append(first.id)
             return None
         if first.kind == "push":
-            self.pushed.append(first.id)
-        self.take_out(first.id)
+            is_there = self.sends[first.id] > 0
+            self.pushed += [] if is_there else [first.id]
+            self.hand_over(first.id, sent=not is_there)
+        else:
+            self.take_out(first.id)
         return first.id
+
+    def may_start(self, claim: str) -> bool:
+        """Return whether the lock is free, and nobody goes before this one."""
+        if self.holder is None:
+            self.bring_all_back()
+        return self.holder is None and claim in (self.ids()[:1] or [claim])
 
     def park(self, new: Waiting, how: str, place: str) -> str:
         """Return the word of the answer."""
-        if new.id in self.ids():
-            return "repeated"
         is_own = self.holder == new.id
-        if how != "refused" and (is_own or (how == "ask" and self.holder is None and not self.line)):
+        if new.id in self.handed_on and not is_own:
+            self.bring_back(new.id)
+        if new.id in self.ids() or (new.id in self.handed_on and how == "refused"):
+            self.places = [
+                each._replace(kind=new.kind) if each.id == new.id else each for each in self.places
+            ]
+            return "repeated"
+        if how != "refused" and (is_own or (how == "ask" and self.holder is None and not self.places)):
             return "runs"
         if len(self.line) >= MOST and not is_own:
             return "full"
-        if place in self.ids():
-            at = self.ids().index(place)
-            new = new._replace(band=self.line[at].band)
+        # Before one that waits, and behind who was handed the lock before that; or behind its band.
+        others = [each for each in self.line if place == each.id] or [
+            each for each in self.line if place != "last" and each.band == new.band
+        ]
+        if others:
+            self.put(new._replace(band=others[0].band), self.places.index(others[0]))
         else:
-            before = [each for each in self.line if each.band < new.band + (place == "last")]
-            at = len(before)
-        self.line.insert(at, new)
+            self.put(new, len([each for each in self.places if each.band <= new.band]))
         woken = None
         if is_own:
             woken = self.wake(new.id)
@@ -110,9 +165,9 @@ class Model:
         return "woken" if woken == new.id else "parked"
 
     def release(self, token: str) -> None:
-        """End a hold, or find that there is none."""
+        """End a hold, or find that there is none; its message is not sent again."""
+        self.take_out(token)
         if self.holder == token:
-            self.take_out(token)
             self.holder = None
         if self.holder is None:
             self.wake()
@@ -121,7 +176,9 @@ class Model:
         """Turn a hold into another's, or find that there is none."""
         if self.holder == old:
             self.holder = new
-            if new in self.ids():
+            if new == old:
+                self.take_out(old)
+            elif new in self.ids():
                 self.wake(new)
         elif self.holder is None:
             self.wake()
@@ -129,23 +186,41 @@ class Model:
     def move(self, id_: str, place: str) -> bool:
         """Return whether it is in line."""
         moved = next((each for each in self.line if each.id == id_), None)
-        if moved is not None:
-            rest = [each for each in self.line if each is not moved]
-            band = self.line[0 if place == "first" else -1].band
-            rest.insert(0 if place == "first" else len(rest), moved._replace(band=band))
-            self.line = rest
-        return moved is not None
+        if moved is None:
+            return False
+        first, last = self.line[0], self.line[-1]
+        if place == "first" and moved is not first:
+            self.put(moved._replace(band=first.band), self.places.index(first))
+        elif place == "last" and moved is not last:
+            self.put(moved._replace(band=self.places[-1].band), len(self.places))
+        return True
 
     def leave(self, id_: str, *, unless_held: bool = False) -> str:
         """Return the word of the answer."""
-        if unless_held and self.holder == id_:
+        was_sent = id_ in self.handed_on
+        if unless_held and self.holder == id_ and not was_sent:
             return "kept"
         was_there = self.take_out(id_)
         if self.holder == id_:
             self.holder = None
             self.wake()
-            return "released"
+            return "left" if was_sent and unless_held else "released"
         return "left" if was_there else "missing"
+
+    def sweep(self) -> None:
+        """Let those wait again that hold the lock no more; serve the first."""
+        self.bring_all_back()
+        if self.holder is None:
+            self.wake()
+
+    def settle(self, id_: str, *, sent: bool) -> bool:
+        """Return whether it was in line."""
+        was_there = self.holder == id_ and id_ in self.ids()
+        if was_there:
+            self.hand_over(id_, sent=sent)
+        if self.holder is None:
+            self.wake()
+        return was_there
 
 
 class Histories(RuleBasedStateMachine):
@@ -194,27 +269,40 @@ class Histories(RuleBasedStateMachine):
         self.repeat = None
 
         granted = isinstance(self.case.take(token, starts_run=starts), Grant)
-        assert granted == (is_free and not self.model.line)
+        assert granted == (is_free and not self.model.places)
         if granted:
             self.model.holder = token
-        elif is_free and not starts and self.model.line[0].kind != "give":
-            self.model.wake()
+        elif is_free and starts:
+            self.model.bring_all_back()
+        elif is_free:
+            self.model.wake(gives=False)
 
-    @precondition(lambda self: self.model.holder is not None)
-    @rule()
-    def start(self) -> None:
-        """The message of the holder, if it is a claim, starts."""
-        claim = self.model.holder
+    @rule(which=any_of_them)
+    def start(self, which: int) -> None:
+        """The message starts of the holder, if that is a claim; or of one whose claim may have ended."""
+        claims = [self.model.holder or self.fresh(), *sorted(self.model.handed_on), *self.model.ids()[:1]]
+        claim = claims[min(which, len(claims) - 1)]
         token = self.fresh()
+        expected = claim == self.model.holder or self.model.may_start(claim)
+        sends = self.model.sends[claim] + (claim in self.model.ids())
+
+        answer = self.case.take(token, starts_run=True, instead_of=claim)
+
         self.repeat = None
+        assert isinstance(answer, Grant) == expected
+        if isinstance(answer, Grant):
+            assert answer.sent_again == (sends > 1)
+            self.model.take_out(claim)
+            self.model.holder = token
 
-        assert self.case.take(token, starts_run=True, instead_of=claim).taken_over
-        self.model.take_out(claim or "")
-        self.model.holder = token
+    def one_of_them(self, which: int) -> str:
+        """The holder, one that waits or was handed the lock, or nobody."""
+        places = [each.id for each in self.model.places]
+        return [*places, self.model.holder or self.fresh(), self.fresh()][min(which, len(places) + 1)]
 
-    @rule(is_holder=st.sampled_from([True, True, False]))
-    def release(self, is_holder: bool) -> None:
-        token = (is_holder and self.model.holder) or self.fresh()
+    @rule(is_holder=st.sampled_from([True, True, False]), which=any_of_them)
+    def release(self, is_holder: bool, which: int) -> None:
+        token = (is_holder and self.model.holder) or self.one_of_them(which)
 
         def step() -> None:
             assert self.store.release("n", token).released == (self.model.holder == token)
@@ -226,9 +314,10 @@ class Histories(RuleBasedStateMachine):
     def hand_on(self, is_holder: bool, heir: int) -> None:
         """To a message that waits already, or to another; a lease, not the claim of one that was given."""
         old = (is_holder and self.model.holder) or self.fresh()
-        if old in self.model.ids():
+        heirs = [*self.model.ids(), old, self.fresh()]
+        new = heirs[min(heir, len(heirs) - 1)]
+        if new != old in [each.id for each in self.model.places]:
             return
-        new = self.model.ids()[heir] if heir < len(self.model.line) else self.fresh()
 
         def step() -> None:
             is_old = self.model.holder in {old, new}
@@ -252,7 +341,7 @@ class Histories(RuleBasedStateMachine):
         self.do(step)
 
     def park(self, kind: str, band: int, how: str, place: str, which: int, who: str) -> None:
-        ids = self.model.ids()
+        ids = [each.id for each in self.model.places]
         one_of_them = ids[which] if which < len(ids) else "nobody/1"
         id_ = {"holder": self.model.holder, "waiting": one_of_them}.get(who) or self.fresh()
         if id_ in {"nobody/1", *self.model.gone}:
@@ -278,11 +367,10 @@ class Histories(RuleBasedStateMachine):
     park_another = rule(**PARKS)(park)
     park_more = rule(**PARKS)(park)
 
-    @precondition(lambda self: self.model.line)
+    @precondition(lambda self: self.model.places)
     @rule(which=any_of_them, place=st.sampled_from(["first", "last"]))
     def move(self, which: int, place: str) -> None:
-        ids = [*self.model.ids(), self.model.holder or self.fresh()]
-        id_ = ids[min(which, len(ids) - 1)]
+        id_ = self.one_of_them(which)
 
         def step() -> None:
             expected = self.model.move(id_, place)
@@ -290,11 +378,10 @@ class Histories(RuleBasedStateMachine):
 
         self.do(step)
 
-    @precondition(lambda self: self.model.line)
+    @precondition(lambda self: self.model.places)
     @rule(which=any_of_them, unless_held=st.booleans())
     def leave(self, which: int, unless_held: bool) -> None:
-        ids = [*self.model.ids(), self.model.holder or self.fresh()]
-        id_ = ids[min(which, len(ids) - 1)]
+        id_ = self.one_of_them(which)
 
         def step() -> None:
             expected = self.model.leave(id_, unless_held=unless_held)
@@ -303,34 +390,33 @@ class Histories(RuleBasedStateMachine):
         self.do(step)
 
     @precondition(lambda self: self.model.given)
-    @rule()
-    def settle(self) -> None:
-        id_ = self.model.given[-1]
+    @rule(which=st.sampled_from([1, 1, 2]), sent=st.sampled_from([True, True, False]))
+    def settle(self, which: int, sent: bool) -> None:
+        """Not published, where it may still be there."""
+        id_ = self.model.given[-min(which, len(self.model.given))]
 
         def step() -> None:
-            is_there = id_ in self.model.ids()
-            assert self.store.settle("n", id_, 30.0) == is_there
-            self.model.take_out(id_)
-            if self.model.holder is None:
-                self.model.wake()
+            expected = self.model.settle(id_, sent=sent)
+            assert self.store.settle("n", id_, 30.0, sent=sent) == expected
 
         self.do(step)
 
-    @precondition(lambda self: self.model.line)
+    @precondition(lambda self: self.model.places)
     @rule()
     def sweep(self) -> None:
+        """What was pushed counts as there: nobody takes it from its queue."""
+
         def step() -> None:
             if "n" in self.case.lines():
                 self.case.make_due()
             held = self.store.sweep().held
-            if self.model.line:
+            if self.model.places:
                 assert [hold.token for hold in held] == [self.model.holder] * (self.model.holder is not None)
-            if self.model.holder is None:
-                self.model.wake()
+            self.model.sweep()
 
         self.do(step)
 
-    @precondition(lambda self: self.model.line and self.model.holder is not None)
+    @precondition(lambda self: self.model.places and self.model.holder is not None)
     @rule()
     def expire(self) -> None:
         """Nobody is told."""
@@ -355,7 +441,13 @@ class Histories(RuleBasedStateMachine):
     @rule()
     def start_what_was_given(self) -> None:
         """Often: before it is settled."""
-        self.start()
+        self.start(0)
+
+    @precondition(lambda self: self.model.holder in [each.id for each in self.model.places])
+    @rule()
+    def lose_what_was_handed_on(self) -> None:
+        """Often: its message is nowhere."""
+        self.expire()
 
     # --- what is true after each of them ---------------------------------------------------------
 
@@ -366,14 +458,19 @@ class Histories(RuleBasedStateMachine):
         A token holds or waits, but for one that was given, and whose publisher has not settled that.
         """
         holder = self.case.holder()
-        waiting = {waiter.id: waiter.kind for waiter in self.store.waiting("n")[1]}
+        waiting = [waiter.id for waiter in self.store.waiting("n")[1]]
+        handed_on = [(waiter.id, waiter.sends) for waiter in self.store.waiting("n", handed_on=True)[1]]
         assert holder == self.model.holder
-        assert [*waiting] == self.model.ids()
+        assert waiting == self.model.ids()
+        assert handed_on == [
+            (each.id, self.model.sends[each.id])
+            for each in self.model.places
+            if each.id in self.model.handed_on
+        ]
         assert self.case.pushed() == self.model.pushed
         assert self.given == self.model.given
-        assert not waiting or self.case.lines() == ["n"]
+        assert self.case.lines() == ["n"] * bool(self.model.places)
         if holder in waiting:
-            assert waiting[holder] == "give"
             assert holder in self.given
 
     @invariant()
@@ -383,7 +480,7 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def a_band_is_served_before_the_next(self) -> None:
-        bands = [each.band for each in self.model.line]
+        bands = [each.band for each in self.model.places]
         assert bands == sorted(bands)
 
 
