@@ -270,19 +270,19 @@ def test_a_list_in_a_list_is_no_answer_and_is_asked_for_again(server: FakeServer
     assert [(hold.owner, hold.expires_in) for hold in holds] == [("a", 5.0), ("b", 6.0)]
 
 
-PROMOTED = b"$8\r\npromoted\r\n:2\r\n$3\r\nm/1\r\n$3\r\none\r\n$3\r\nm/2\r\n$3\r\ntwo\r\n"
+PROMOTED = b"$8\r\npromoted\r\n:2\r\n:1\r\n$3\r\nm/1\r\n$3\r\none\r\n"
 THEIRS = b"$4\r\nheld\r\n:1\r\n$3\r\nb/1\r\n:5000\r\n"
 
 
 @pytest.mark.parametrize(
     ("end", "said"),
     [
-        (lambda store: store.release("n", A), b"*7\r\n$8\r\nreleased\r\n" + PROMOTED),
-        (lambda store: store.hand_on("n", A, B, 30.0, facts=ABOUT), b"*7\r\n$8\r\nreleased\r\n" + PROMOTED),
-        (lambda store: store.force_release("n"), b"*11\r\n$8\r\nreleased\r\n" + THEIRS + PROMOTED),
+        (lambda store: store.release("n", A), b"*6\r\n$8\r\nreleased\r\n" + PROMOTED),
+        (lambda store: store.hand_on("n", A, B, 30.0, facts=ABOUT), b"*6\r\n$8\r\nreleased\r\n" + PROMOTED),
+        (lambda store: store.force_release("n"), b"*10\r\n$8\r\nreleased\r\n" + THEIRS + PROMOTED),
         (
             lambda store: store.release_and_store("n", A, "key", "{}", 0)[0],
-            b"*8\r\n$6\r\nstored\r\n$8\r\nreleased\r\n" + PROMOTED,
+            b"*7\r\n$6\r\nstored\r\n$8\r\nreleased\r\n" + PROMOTED,
         ),
     ],
     ids=["release", "hand_on", "force_release", "release_and_store"],
@@ -291,7 +291,7 @@ def test_what_the_end_of_a_hold_has_promoted_is_told_at_one_place(
     server: FakeServer, store: RedisStore, end: Callable[[RedisStore], Release], said: bytes
 ) -> None:
     """Whoever ends a hold need not know what waits for it."""
-    promoted = (Promotion("n", "m/1", b"one"), Promotion("n", "m/2", b"two"))
+    promoted = (Promotion("n", "m/1", b"one", sends=2, kept=1),)
     server.replies = [[said]]
     told: list[object] = []
     store.on_promoted = told.append
