@@ -4,7 +4,7 @@ import itertools
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +17,7 @@ from celery_redislock.publishing import promote
 from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.receiving import parking
 from celery_redislock.store.store import Entry, Parked
-from celery_redislock.testing import hold
+from celery_redislock.testing import hold, locks_off
 from tests.unit.shop import KEY, Shop, body, carried
 
 RUNNING_ONLY: dict[str, Any] = {
@@ -526,3 +526,48 @@ def test_what_is_for_a_queue_that_may_not_be_made_stays_in_line(shop: Shop, capl
 
     assert [waiter.owner for waiter in task.lock_for(7).waiting()] == ["t1"]
     assert any("could not publish the next in line" in line and "later" in line for line in caplog.messages)
+
+
+def handed_on(shop: Shop, key: str = KEY) -> list[str]:
+    """Who was handed a lock and has not started."""
+    return [each.hold.owner for each in shop.store.waiting(key, handed_on=True)[1]]
+
+
+@pytest.mark.parametrize("switch", ["task", "worker"])
+def test_one_that_runs_without_its_lock_is_taken_out_of_its_line(shop: Shop, switch: str) -> None:
+    """It was handed that before locking was switched off, and would be sent again."""
+    with parked(shop) as task:
+        pass
+    promotion = shop.message()
+    assert handed_on(shop) == ["t1"]
+
+    switched = locks_off() if switch == "worker" else nullcontext()
+    if switch == "task":
+        shop.app.tasks.pop(task.name)
+        shop.unique(body, lock=None)
+    with switched:
+        assert shop.run(shop.receive(promotion)) == 7
+
+    assert (handed_on(shop), shop.held()) == ([], {})
+
+
+def test_what_was_handed_its_claim_and_waits_elsewhere_keeps_it_and_is_not_sent_again(shop: Shop) -> None:
+    """With two locks it waits in the line of the second one as any that has a claim."""
+    queued = f"queued:{KEY}"
+    task = shop.unique(body, lock_key=KEY, lock="until_and_while_executing", on_conflict="wait")
+    with hold(task, 7, task_id="runs"):
+        task.apply_async((7,), task_id="t1")
+        message = shop.message()
+        said = carried(message)._replace(parked_at=time.time())
+        message.headers[HEADER] = said.dumps()
+        entry = Entry("push", "celery", 30.0, '{"state":"queued","line":1}', "text")
+        shop.store.park(queued, said.token, entry, nonce="n", how="refused")
+        assert handed_on(shop, queued) == ["t1"]
+        promote.install(shop.app, shop.store)
+
+        assert isinstance(shop.run(shop.receive(message)), Ignore)
+
+        assert [waiter.owner for waiter in task.lock_for(7).waiting()] == ["t1"]
+        claim = shop.holder(queued)
+        assert claim is not None
+        assert (handed_on(shop, queued), claim.owner, claim.expires_in > 3000) == ([], "t1", True)

@@ -10,7 +10,7 @@ from celery import Celery
 from celery_redislock import SingletonTask
 from celery_redislock.locks import MemoryStore
 from celery_redislock.receiving import sweep
-from celery_redislock.store.store import Entry
+from celery_redislock.store.store import Entry, Sweep, Unstarted
 from tests.clocks import AheadClock
 from tests.unit.shop import body
 
@@ -69,3 +69,25 @@ def test_what_leaves_the_lines_where_locking_is_off_is_told_once_a_minute(caplog
     assert len(store.queues["q"]) == 4
     off = "locking is switched off: {} waiting messages are back in their queues"
     assert caplog.messages == [off.format(1), off.format(3)]
+
+
+def test_a_look_tells_operators_what_was_handed_its_lock_and_does_not_start(caplog: Any) -> None:
+    """With the queue and the key, and what to do."""
+    store = SimpleNamespace(
+        sweep=lambda **_: Sweep(
+            1.0,
+            unstarted=(
+                Unstarted("account:7", "lies/1", "celery", 3, is_lost=False),
+                Unstarted("account:8", "lost/1", "celery", 6, is_lost=True),
+            ),
+        )
+    )
+
+    sweep.look(store, None)  # type: ignore[arg-type]  it asks for nothing else
+
+    assert [message.partition(":")[0] for message in caplog.messages] == [
+        "lies was handed 'account", "lost was handed 'account",
+    ]  # fmt: skip
+    assert "lies in celery since then (looked at 3 times)" in caplog.messages[0]
+    assert "waiting account:7 --drop lies --reason TEXT" in caplog.messages[0]
+    assert "sent to celery 6 times, and has not started: it went to the end of its line" in caplog.messages[1]
