@@ -60,7 +60,7 @@ REMEMBERED = 60.0
 #: Parts of a lock's keys that its scripts derive. One that is not declared stops a script halfway where its
 #: slot is being moved.
 _DERIVED = (
-    *("line", "parked", "until", "permits", "holders", "limit", "period", "fence"),
+    *("line", "sent", "parked", "until", "permits", "holders", "limit", "period", "fence"),
     *("refused", "forced"),
 )
 
@@ -73,8 +73,11 @@ OF_SLOTS = ("slot_used", "slots_due")
 #: Takes off a script's keys those that are only declared.
 _PROLOGUE = "for _ = 1, tonumber(table.remove(ARGV)) do\n  table.remove(KEYS)\nend\n"
 
+#: Seconds, as in ``lua/line.lua``: the longest time until a slot with lines is looked at again.
+LATEST = 2.0
+
 #: Milliseconds until somebody looks at the line of one who is about to stand in it.
-LOOK_IN_MS = "2000"
+LOOK_IN_MS = in_ms(LATEST)
 
 #: Slots that are swept at a time.
 SLOTS = 100
@@ -362,7 +365,7 @@ class ClusterStore(RedisStore):
     def sweep(self, *, most: int = 100) -> Sweep:
         """As :meth:`LockStore.sweep`, of the slots whose time has come; one request more for each.
 
-        Those of a node that does not answer are looked at again two seconds later.
+        A slot with lines is looked at every two seconds, and so are those of a node that does not answer.
         """
         next_in, due = self._scripts.begin("slots_due", [self._slots], [str(SLOTS)], _due, name=self._slots)()
         held: list[Hold] = []
@@ -373,10 +376,10 @@ class ClusterStore(RedisStore):
         for slot, score in due:
             node = self._nodes.name_of(slot)
             try:
-                found = Sweep(2.0) if node in away else RedisStore.sweep(self._view(slot), most=most)
+                found = Sweep(LATEST) if node in away else RedisStore.sweep(self._view(slot), most=most)
             except LockUnavailable:
                 away.add(node)
-                found = Sweep(2.0)
+                found = Sweep(LATEST)
             held += found.held
             broken += found.broken
             promoted += found.promoted
@@ -384,7 +387,8 @@ class ClusterStore(RedisStore):
             next_in = min(next_in, found.next_in)
             if found.next_in < float("inf"):
                 self._empty.discard(slot)
-                self.note(slot, in_ms(found.next_in))
+                # A hold that begins brings the look at its line forward, and not that at its slot.
+                self.note(slot, in_ms(min(found.next_in, LATEST)))
             elif slot in self._empty:
                 # Nobody has parked in it for a minute: who does so notes it first, and changes the score.
                 self._empty.discard(slot)

@@ -1,0 +1,261 @@
+"""What a store promises where it is the broker, too: what was handed the lock and is lost is sent again.
+
+Nobody says that a message is lost. A look finds it neither in its queue nor in a worker's hands.
+"""
+
+import json
+
+import pytest
+
+from celery_redislock.store.joined import joined
+from celery_redislock.store.store import Unstarted
+from tests.integration.test_store_handed_on import (
+    IN_LINE,
+    A,
+    B,
+    C,
+    hand_on,
+    ids,
+    look,
+    park,
+    sends,
+    start,
+    text_of,
+)
+from tests.stores import RedisCase, granted
+
+
+def doubt(case: RedisCase, id_: str = B, name: str = "n") -> None:
+    """A second ago the message was nowhere."""
+    field = f"{id_}\0gone"
+    assert case.client.hexists(case.key(name, "parked"), field)
+    case.client.hset(case.key(name, "parked"), field, 1)
+
+
+class TestFused:
+    """Where the lock server is the broker, the script looks for what was sent."""
+
+    def test_found_nowhere_twice_it_is_sent_again_with_a_tag_of_its_own(self, server_case: RedisCase) -> None:
+        """Under the same tag the acknowledgement of one copy would remove the other."""
+        hand_on(server_case, C)
+        server_case.client.delete(server_case.queue())  # popped, and lost
+
+        assert 0.0 < look(server_case).next_in <= 1.0
+        assert server_case.pushed() == []
+        doubt(server_case)
+        look(server_case)
+
+        assert server_case.pushed() == [text_of(B).replace(f'"tag-{B}"', f'"tag-{B}~2"')]
+        assert (server_case.holder(), ids(server_case), sends(server_case)) == (B, [C], [2])
+        assert granted(start(server_case)).sent_again
+
+    def test_a_second_is_waited_for_between_the_two_looks(self, server_case: RedisCase) -> None:
+        hand_on(server_case)
+        server_case.client.delete(server_case.queue())
+
+        for _ in range(3):
+            look(server_case)
+
+        assert server_case.pushed() == []
+
+    @pytest.mark.parametrize("where", ["queue", "behind others", "in hand", "restored", "deep", "unknown"])
+    def test_while_it_is_there_it_is_not_sent_again(self, server_case: RedisCase, where: str) -> None:
+        """Nor where that cannot be asked."""
+        client = server_case.client
+        queue = server_case.queue()
+        unacked = f"{server_case.prefix}:unacked"
+        server_case.foreign = (unacked,)
+        hand_on(server_case, facts=IN_LINE[:-1] + f',"unacked":"{unacked}"}}')
+        if where == "behind others":
+            client.rpush(queue, *[f"other {i}" for i in range(900)])
+        elif where == "deep":
+            client.rpush(queue, *[f"other {i}" for i in range(1100)])
+        elif where != "queue":
+            client.delete(queue)
+        if where == "in hand":
+            client.hset(unacked, f"tag-{B}", "its JSON")
+        elif where == "restored":
+            restored = json.loads(text_of(B))
+            restored["headers"]["redelivered"] = True
+            client.rpush(queue, json.dumps(restored), *["other"] * 90)
+        elif where == "unknown":
+            client.set(unacked, "of another type")
+        length = client.llen(queue)
+
+        for _ in range(2):
+            look(server_case)
+            if client.hexists(server_case.key("n", "parked"), f"{B}\0gone"):
+                doubt(server_case)
+
+        assert (client.llen(queue), sends(server_case)) == (length, [1])
+
+    def test_a_message_without_a_tag_is_taken_for_there(self, server_case: RedisCase) -> None:
+        """Nobody can tell whether a worker has it in hand."""
+        hand_on(server_case, text="no tag")
+        server_case.client.delete(server_case.queue())
+
+        for _ in range(3):
+            look(server_case)
+
+        assert (server_case.pushed(), sends(server_case)) == ([], [1])
+
+    def test_its_claim_is_extended_while_it_is_there_and_told_the_third_time(
+        self, server_case: RedisCase
+    ) -> None:
+        """A queue that nobody consumes keeps the key, and operators have to know."""
+        hand_on(server_case, C)
+        told = []
+        for _ in range(4):
+            server_case.client.pexpire(server_case.key(), 4000)
+            told += look(server_case).unstarted
+            assert (server_case.remaining() or 0) > 25.0
+
+        queue = server_case.queue()
+        assert told == [Unstarted("n", B, queue, times, False) for times in (3, 4)]
+        assert (server_case.pushed(), ids(server_case)) == ([text_of(B)], [C])
+
+    def test_the_longer_it_lies_there_the_seldomer_it_is_looked_for(self, server_case: RedisCase) -> None:
+        """But in time for its claim to be extended."""
+        hand_on(server_case)
+        pauses = []
+        for left in (29_999, 20_000, 6_000, 4_000):
+            server_case.client.pexpire(server_case.key(), left)
+            pauses.append(look(server_case).next_in)
+
+        assert 1.9 < pauses[0] <= 2.0
+        assert 2.3 < pauses[1] <= 2.6
+        assert pauses[2] <= 1.1
+        assert 7.0 < pauses[3] <= 7.6
+
+    def test_lost_three_times_it_goes_to_the_end_of_its_line_and_that_is_told(
+        self, server_case: RedisCase
+    ) -> None:
+        hand_on(server_case, C)
+        for _ in range(3):
+            server_case.client.delete(server_case.queue())
+            look(server_case)
+            doubt(server_case)
+            sweep = look(server_case)
+
+        queue = server_case.queue()
+        assert sweep.unstarted == (Unstarted("n", B, queue, 3, True),)
+        assert (server_case.holder(), ids(server_case), server_case.pushed()) == (C, [B], [text_of(C)])
+
+    def test_back_in_line_and_lost_it_is_sent_again_at_once(self, server_case: RedisCase) -> None:
+        """Nobody looked until its claim had ended."""
+        hand_on(server_case, C)
+        server_case.client.delete(server_case.queue())
+        server_case.expire()
+
+        look(server_case)
+
+        assert server_case.pushed() == [text_of(B).replace(f'"tag-{B}"', f'"tag-{B}~2"')]
+
+    def test_refused_after_its_claim_has_ended_it_is_back_in_its_place(self, server_case: RedisCase) -> None:
+        """It is parked once, before those that waited behind it, and may be let go from there."""
+        hand_on(server_case, C, within=60.0)
+        server_case.expire()
+        server_case.client.set(server_case.key(), "another program's", px=30_000)
+
+        assert park(server_case, B).word == "repeated"
+
+        assert (ids(server_case), ids(server_case, handed_on=True)) == ([B, C], [])
+        server_case.make_late(B)
+        look(server_case)
+        assert (ids(server_case), server_case.pushed()[-1]) == ([C], text_of(B).replace(f"{B}", f"{B}~2"))
+
+    def test_whose_claim_another_program_replaced_is_back_in_its_place(self, server_case: RedisCase) -> None:
+        hand_on(server_case, C)
+        server_case.client.set(server_case.key(), "another program's", px=30_000)
+
+        look(server_case)
+
+        assert (ids(server_case), ids(server_case, handed_on=True)) == ([B, C], [])
+
+    def test_a_large_message_is_looked_for_in_a_few_steps(self, server_case: RedisCase) -> None:
+        """A restored one is found among the first 64 kB only; another copy does no harm."""
+        hand_on(server_case)
+        client = server_case.client
+        client.delete(server_case.queue())
+        restored = text_of(B).replace("a header's", "another")
+        client.rpush(server_case.queue(), restored, "x" * 100_000)
+
+        look(server_case)
+        doubt(server_case)
+        look(server_case)
+
+        assert sends(server_case) == [2]
+
+    def test_of_several_locks_one_copy_is_sent_and_it_comes_back_in_all_lines(
+        self, server_case: RedisCase
+    ) -> None:
+        both = joined(server_case.redis)
+        facts = IN_LINE[:-1] + ',"names":["m","n"]}'
+        both.acquire("m n", A, 30.0, facts=IN_LINE)
+        park(server_case, B, store=both, name="m n", facts=facts)
+        both.release("m n", A)
+        assert [ids(server_case, name, handed_on=True) for name in "mn"] == [[B], [B]]
+        server_case.client.delete(server_case.queue())
+
+        for name in "mnn":
+            look(server_case, name)
+        doubt(server_case, name="m")
+        for name in "mn":
+            look(server_case, name)
+        assert len(server_case.pushed()) == 1
+        for name in "mn":
+            server_case.expire(name)
+        look(server_case, "n")
+
+        assert [server_case.holder(name) for name in "mn"] == [B, B]
+        assert [ids(server_case, name, handed_on=True) for name in "mn"] == [[B], [B]]
+
+    def test_nobody_who_waits_for_several_locks_passes_it_in_one_of_them(
+        self, server_case: RedisCase
+    ) -> None:
+        both = joined(server_case.redis)
+        server_case.take(A, name="m")
+        park(server_case, B, name="m")
+        server_case.take(A)
+        park(server_case, C, store=both, name="m n", facts=IN_LINE[:-1] + ',"names":["m","n"]}')
+        server_case.store.release("m", A)
+        server_case.expire("m")
+
+        server_case.store.release("n", A)
+
+        assert [server_case.holder(name) for name in "mn"] == [None, None]
+        look(server_case, "m")
+        assert (server_case.holder("m"), server_case.holder()) == (B, None)
+
+    def test_it_keeps_its_place_where_the_server_takes_nothing_more(self, lone_case: RedisCase) -> None:
+        """Its hand-off ends while the server is full."""
+        hand_on(lone_case)
+        lone_case.expire()
+        lone_case.client.config_set("maxmemory", 1)
+        lone_case.store.settle("n", B, 30.0)
+        lone_case.client.config_set("maxmemory", 0)
+
+        look(lone_case)
+
+        assert (lone_case.holder(), ids(lone_case, handed_on=True)) == (B, [B])
+
+    def test_of_another_type_where_they_are_kept_it_is_told_and_others_go_on(
+        self, server_case: RedisCase
+    ) -> None:
+        server_case.take(A)
+        park(server_case, B)
+        server_case.client.set(server_case.key(part="sent"), "another program's")
+        server_case.foreign = (server_case.key(part="sent"),)
+
+        ((name, words),) = look(server_case).broken
+
+        assert (name, "WRONGTYPE" in words) == ("n", True)
+
+    def test_an_entry_that_nobody_can_read_is_forgotten(self, server_case: RedisCase) -> None:
+        """As of a version before this one, which forgets the text at the start."""
+        hand_on(server_case)
+        server_case.client.delete(server_case.key(part="parked"))
+
+        look(server_case)
+
+        assert ids(server_case, handed_on=True) == []
