@@ -13,7 +13,7 @@ from benchmarks.pairs import Figure, rounds
 from celery_redislock.store.store import Entry
 from celery_redislock.wire.scripts import script
 
-__all__ = ["URL", "client_here", "looks", "scripts"]
+__all__ = ["URL", "client_here", "looks", "scripts", "still"]
 
 #: Environment variable: where the server is.
 URL = "CELERY_REDISLOCK_BENCH_URL"
@@ -33,7 +33,7 @@ def scripts(*, quick: bool) -> list[Figure]:
     times, number, lengths = (1, 100, (100, 1000)) if quick else (9, 2000, (100, 100_000))
     client = client_here()
     text = script("release", "celery_redislock.store")[0]
-    looked = "call('EXISTS', string.sub(lock, 1, -5) .. 'line') == 1"
+    looked = "local has_line = call('EXISTS', stem .. 'line', stem .. 'sent') > 0"
     assert text.count(looked) == 1
 
     def released(text: str, in_a_loop: bool) -> Callable[[], Mapping[str, float]]:
@@ -52,7 +52,7 @@ def scripts(*, quick: bool) -> list[Figure]:
 
     figures = []
     for when, in_a_loop in (("in a loop", True), ("one by one", False)):
-        without = released(text.replace(looked, "false"), in_a_loop)
+        without = released(text.replace(looked, "local has_line = false"), in_a_loop)
         found = rounds(times, {"ours": released(text, in_a_loop), "without": without})
         pairs = zip(found["ours"]["mean"], found["without"]["mean"], strict=True)
         more = [ours - less for ours, less in pairs]
@@ -122,6 +122,26 @@ def looks(*, quick: bool) -> list[Figure]:
     ]
 
 
+def still(number: int, *, is_held: bool) -> None:
+    """Make so many lines of one each: the lock is held for three minutes, or was handed on, and is queued."""
+    client = client_here()
+    since = time.time() - 180
+    about = FACTS.replace("1795385516.122", f"{since:.3f}").replace(',"line":1', "")
+    names = [f"still-{n}" for n in range(number)]
+    locks = [f"redislock:{{{name}}}:lock" for name in names]
+    _pipelined([("SET", lock, f"me\0{about}", "PX", 3_600_000) for lock in locks])
+    tagged = '{{"properties": {{"delivery_tag": "{}"}}}}' + TEXT
+    _pipelined([_park(name, f"{name:>048}", "last", tagged.format(name)) for name in names])
+    if not is_held:
+        sha = client.script_load(script("release", "celery_redislock.store")[0])
+        released = [
+            ("EVALSHA", sha, 2, lock, "redislock:index", "me\0", name, "")
+            for lock, name in zip(locks, names, strict=True)
+        ]
+        _pipelined(released)
+        assert client.zcard(f"redislock:{{{names[0]}}}:sent") == 1
+
+
 def _at(name: str, number: int) -> Mapping[str, Callable[[], Mapping[str, float]]]:
     """What is done with a line, which is as long afterwards."""
     client = client_here()
@@ -160,9 +180,9 @@ def _at(name: str, number: int) -> Mapping[str, Callable[[], Mapping[str, float]
     }
 
 
-def _park(name: str, each: str, place: str) -> Sequence[Any]:
+def _park(name: str, each: str, place: str, text: str = TEXT) -> Sequence[Any]:
     base = f"redislock:{{{name}}}:"
-    entry = Entry("push", "q", 60.0, FACTS, TEXT).dumps()
+    entry = Entry("push", "q", 60.0, FACTS, text).dumps()
     sha = script("park", "celery_redislock.store")[1]
     return (
         "EVALSHA", sha, 3, f"{base}lock", "redislock:index", f"{base}note:{next(_numbers)}",

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from celery import Celery
 
-from benchmarks.lines import URL, client_here, looks, scripts
+from benchmarks.lines import URL, client_here, looks, scripts, still
 from benchmarks.pairs import Figure, ratios, report, rounds, say
 from benchmarks.peers import ROOT, surroundings
 from celery_redislock import SingletonTask
@@ -88,7 +88,7 @@ ours = app.task(
 def main() -> None:
     sections: Mapping[str, Callable[..., list[Figure]]] = {
         "one-key": one_key, "hot-keys": hot_keys, "order": order, "no-ops": no_ops, "keys": keys,
-        "beside": beside, "scripts": scripts, "looks": looks,
+        "beside": beside, "idle": idle, "scripts": scripts, "looks": looks,
     }  # fmt: skip
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="few short rounds: shows only that it runs")
@@ -263,6 +263,30 @@ def beside(*, quick: bool) -> list[Figure]:
         Figure("  scripts a second meanwhile", [each.total() / seconds for each in ran[1:]], unit="/s"),
         Figure("  of which neither sweep, renewal nor heartbeat", others, 0, unit=""),
     ]  # fmt: skip
+
+
+def idle(*, quick: bool) -> list[Figure]:
+    """Lines that stand still, and three workers that have nothing to do but look at them."""
+    figures = []
+    with _workers("one", "two", "four"):
+        for what, most in (("held for three minutes", 20_000), ("handed on, in a queue", 2000)):
+            number = 100 if quick else most
+            client_here().flushall()
+            still(number, is_held=what.startswith("held"))
+            # Each was looked at once, and is looked at seldom from then on.
+            _wait(
+                lambda: not client_here().zcount("redislock:lines", 0, time.time() * 1000), "the first looks"
+            )
+            shares = []
+            for _ in range(1 if quick else 3):
+                before = client_here().info("cpu")
+                time.sleep(1 if quick else 20)
+                after = client_here().info("cpu")
+                used = sum(after[key] - before[key] for key in ("used_cpu_sys", "used_cpu_user"))
+                shares.append(used / (1 if quick else 20))
+            name = f"{number} idle lines, {what}, three workers: of a core of the server"
+            figures.append(Figure(name, shares, 0.02, unit=""))
+    return figures
 
 
 def _scripts_run(seconds: float) -> Counter[str]:

@@ -34,8 +34,9 @@ end
 local AT_ONCE, SOUGHT = 100, 16
 -- Milliseconds between two looks that find a message nowhere; the last ones of a claim, in which it is extended.
 local DOUBT, LAST = 1000, 5000
--- It lies in its queue for so many extensions until that is told.
-local LIES = 3
+-- It lies in its queue for so many extensions until that is told. A long queue is looked through with the first one,
+-- and each so many.
+local LIES, EACH = 3, 8
 
 -- Returns when to look at the line next, at the latest.
 local function let_go(name, stem, is_held)
@@ -75,10 +76,11 @@ local function seek(name, stem, id, permit, to, ttl, facts, text)
   local sends = note_of(noted, id, 'sent')
   local left = permit and call('ZSCORE', stem .. 'permits', id) - now or call('PTTL', lock)
   local last = math.min(LAST, ttl / 2)
-  local where = found_in(to, text, facts, sends, left < last and DEEP or NEAR)
+  local kept = note_of(noted, id, 'kept')
+  local is_deep = left < last and kept % EACH == 0
+  local where = found_in(to, text, facts, sends, is_deep and DEEP or NEAR)
   local gone = note_of(noted, id, 'gone')
   if where then
-    local kept = note_of(noted, id, 'kept')
     if gone > 0 then
       call('HDEL', noted, id .. '\0gone')
     end
