@@ -523,7 +523,7 @@ class MemoryStore(LockStore):
 
     def _send(self, name: str, id_: str, entry: Entry, *, takes: bool) -> None:
         """Tell who waits that its turn has come. What was pushed before counts as there."""
-        is_there = takes and id_ in self._sends
+        is_there = takes and self._sends.get(id_, (0, 0))[0] > 0
         if entry.kind != "hold" and not is_there:
             self.queues[entry.to].append(entry.text)
             self._rung.notify_all()

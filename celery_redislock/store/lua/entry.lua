@@ -4,7 +4,7 @@
 local function last_before(stem, to, from)
   local last
   for _, of in ipairs({'line', 'sent'}) do
-    local place = redis.pcall('ZREVRANGEBYSCORE', stem .. of, to, from, 'WITHSCORES', 'LIMIT', 0, 1)[2]
+    local place = redis.call('ZREVRANGEBYSCORE', stem .. of, to, from, 'WITHSCORES', 'LIMIT', 0, 1)[2]
     last = place and math.max(last or place, place) or last
   end
   return last

@@ -64,8 +64,7 @@ if is_sent and not is_own then
   bring_back(stem, name, id) -- its hand-off has ended before it came
 end
 -- One that holds the lock, and is given up although it was handed that, is missed by a look, or when its claim ends.
-local waits = call('ZSCORE', line, id) or is_sent and how == 'refused'
-if waits and call('HEXISTS', parked, id) == 1 then
+if call('HEXISTS', parked, id) == 1 and (call('ZSCORE', line, id) or is_sent and how == 'refused') then
   acknowledge() -- another delivery of it
   if string.sub(entry, 1, 4) ~= 'ring' then
     redis.pcall('HSET', parked, id, entry) -- who refused it may know another limit than who parked it first

@@ -26,7 +26,10 @@ local function move_in_all(stem, name, id, facts, from, to, is_last)
   for each in pairs(stems) do
     local place = redis.pcall('ZSCORE', each .. from, id)
     if type(place) == 'string' then
-      place = is_last and string.format('%.17g', place_behind(each, '+inf', '-inf')) or place
+      if is_last then
+        local is_well, last = pcall(place_behind, each, '+inf', '-inf')
+        place = is_well and string.format('%.17g', last) or place
+      end
       if type(redis.pcall('ZADD', each .. to, place, id)) == 'number' then
         redis.pcall('ZREM', each .. from, id)
       end
