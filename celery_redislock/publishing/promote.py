@@ -25,7 +25,7 @@ from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.declaring.options import LockOptions
 from celery_redislock.declaring.server import settings_of
 from celery_redislock.exceptions import RedisLockError
-from celery_redislock.log import logger
+from celery_redislock.log import is_news, logger
 from celery_redislock.publishing.kombu import leads_to
 from celery_redislock.publishing.turn import hand_off
 from celery_redislock.store.store import LockStore, Promotion, owner_of
@@ -148,7 +148,9 @@ def _queue_ttl(app: Any, promotion: Promotion) -> float:
 
 
 def tell_of_lying(name: str, id: str, queue: str, times: int) -> None:  # noqa: A002
-    """Say that a message was handed its lock, and lies in its queue."""
+    """Say that a message was handed its lock, and lies in its queue; once a minute."""
+    if not is_news(f"{name} lies"):
+        return
     line = (
         "%s was handed %r, and lies in %s since then (looked at %d times): see that a worker consumes that "
         "queue; nobody else may have the lock, unless you drop that message: "

@@ -1,6 +1,6 @@
 """The turn of a message that waits in line, wherever it is parked: its band, and the claim it is handed."""
 
-from json.encoder import encode_basestring_ascii as quoted
+from json.encoder import encode_basestring as quoted
 from math import inf
 
 from celery_redislock.declaring.options import LockSettings

@@ -26,7 +26,7 @@ from celery_redislock.declaring.options import LockOptions
 from celery_redislock.exceptions import LockUnavailable, RedisLockError
 from celery_redislock.locks.lease import new_token
 from celery_redislock.locks.tasklock import TaskLock
-from celery_redislock.log import logger
+from celery_redislock.log import is_news, logger
 from celery_redislock.publishing.conflict import announce, log_wait
 from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.publishing.promote import OF_A_WORKER, PUBLISHING, text_of
@@ -44,10 +44,6 @@ _in_hand: "dict[str, list[weakref.ref[Any]]]" = {}
 _parked_at: dict[str, float] = {}
 #: With threads, messages are received while others are refused: who parks sees what was parked before.
 _parking = threading.Lock()
-
-#: Seconds until it is said again that a line is full; and when that was said, by key.
-TOLD_AGAIN = 60.0
-_told_of_full_at: dict[str, float] = {}
 
 #: Where the key stands in a header, and what comes after it.
 _KEY = len('{"v":1,"k":"')
@@ -225,12 +221,8 @@ def _keep_claim(delivery: Delivery, name: str) -> None:
 
 def _tell_of_full(lock: TaskLock, options: LockOptions) -> None:
     """Say that a line is full, once a minute for each key."""
-    now = boottime()
-    if now - _told_of_full_at.get(lock.key, -TOLD_AGAIN) < TOLD_AGAIN:
+    if not is_news(f"{lock.key} is full"):
         return
-    if len(_told_of_full_at) >= MOST_KEYS:
-        _told_of_full_at.clear()
-    _told_of_full_at[lock.key] = now
     logger.warning(
         "%r has lock_max_waiting messages in line (%d): what comes now is tried again every %g s "
         "(lock_retry_delay), and may be passed by others; publish fewer, or raise lock_max_waiting",

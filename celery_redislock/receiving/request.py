@@ -133,8 +133,11 @@ class LockRequest(Request):
         self._was_looked_at = True  # first: it may be accepted now, in another thread
         if self.time_start is None:
             self._renew_claim()
-        elif self._is_elsewhere and not self.has_result:
-            self._renew_lease()
+        elif not self.has_result:
+            # Its start may take long, and until then nobody else can tell that it is not lost.
+            self._renew_turn(is_run=True)
+            if self._is_elsewhere:
+                self._renew_lease()
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
         """A time limit has passed; at the hard one the child is about to be killed.
@@ -339,14 +342,8 @@ class LockRequest(Request):
             return
         lock = delivery.locks.claim
         message = delivery.message
-        parked_as = delivery.parked_as
-        if parked_as is not None:
-            # What it was handed in line: if this process dies, it is handed that again soon.
-            lives_for = hand_off(declaration_of(self.task).settings)
-            for each in dict.fromkeys((lock, delivery.locks.copies)):
-                turn = HoldInHand(each, parked_as, lives_for, self, is_run=False)
-                turn.token += "" if each == lock else " beside"  # the watchdog knows holds by their tokens
-                self._renew(turn, first=2 * PAUSE)
+        if delivery.parked_as is not None:
+            self._renew_turn(is_run=False)
             return
         if message is None or not message.claimed or message.stands_for_period:
             return
@@ -366,6 +363,18 @@ class LockRequest(Request):
         elif until_expiry > PAUSE:
             # Once: from its expiry on it cannot run, although it may wait here for much longer.
             self._renew(renewal(ttl=until_expiry), first=soon, max_hold=2 * soon)
+
+    def _renew_turn(self, *, is_run: bool) -> None:
+        """Renew what it was handed in line: if this process dies, it is handed that again soon."""
+        delivery = self._delivery
+        if delivery is None or (parked_as := delivery.parked_as) is None:
+            return
+        lock = delivery.locks.claim
+        lives_for = hand_off(declaration_of(self.task).settings)
+        for each in dict.fromkeys((lock, delivery.locks.copies)):
+            turn = HoldInHand(each, parked_as, lives_for, self, is_run=is_run)
+            turn.token += "" if each == lock else " beside"  # the watchdog knows holds by their tokens
+            self._renew(turn, first=PAUSE)
 
     def _renew_lease(self) -> None:
         # Made anew: whether its message was kept for so long that it can come again shows when it starts.

@@ -20,9 +20,8 @@ from celery.worker.consumer.tasks import Tasks
 from celery_redislock.declaring.declaration import is_unique
 from celery_redislock.declaring.server import settings_of, store_of
 from celery_redislock.exceptions import RedisLockError
-from celery_redislock.log import logger
+from celery_redislock.log import TOLD_AGAIN, is_news, logger
 from celery_redislock.publishing.promote import tell_of_loss, tell_of_lying
-from celery_redislock.receiving.parking import TOLD_AGAIN
 from celery_redislock.receiving.proof import Proving
 from celery_redislock.running.delivery import lock_by_name
 from celery_redislock.store.home import is_served
@@ -34,12 +33,6 @@ from celery_redislock.wire.thread import original, start_thread, tell
 #: Seconds between two looks, at most and at least.
 PAUSE = LONGEST_PAUSE
 SHORTEST = 0.01
-
-#: Homes of which it is kept when they were told.
-MOST_HOMES = 100
-
-#: When it was told of a home.
-_told_of_at: dict[str, float] = {}
 
 #: Lines that one request looks at: a millisecond of the server.
 AT_ONCE = 25
@@ -105,12 +98,8 @@ def _tell_of_elsewhere(store: LockStore, elsewhere: Sequence[tuple[str, str]]) -
     """Tell of homes, once a minute, that no worker has."""
     proofs = store.homes()
     for name, to in elsewhere:
-        now = boottime()
-        if is_served(to, proofs) or now - _told_of_at.get(to, -TOLD_AGAIN) < TOLD_AGAIN:
+        if is_served(to, proofs) or not is_news(f"{to} has no worker"):
             continue
-        if len(_told_of_at) >= MOST_HOMES:
-            _told_of_at.clear()
-        _told_of_at[to] = now
         line = (
             "what waits for %r stands still: its first message belongs to the broker %s, of which no worker "
             "has been seen for a minute; start one, or send to this broker what waits for that: "

@@ -27,6 +27,9 @@ _MOST = 100_000
 _PATIENCE = 1.0
 _DEADLINE = 15.0
 
+#: What RabbitMQ says of a queue that is not there.
+NOT_FOUND = 404
+
 #: What workers say of a task id, in their words and in ours.
 _STATES = {"active": "running", "reserved": "received, and not started", "scheduled": "waits for its time"}
 
@@ -81,12 +84,21 @@ def may_be_there(app: Any, promotion: Promotion) -> bool:
     with app.connection_for_write() as connection:
         channel = connection.default_channel
         if not hasattr(channel, "unacked_key"):
-            sizes = [app.amqp.queues[queue](channel).queue_declare(passive=True) for queue in queues]
-            return not sizes or any(size.message_count for size in sizes)
+            return not queues or any(_is_filled(app.amqp.queues[queue](channel)) for queue in queues)
         # In its header, which is JSON in JSON.
         text = json.dumps(json.dumps(promotion.id)[1:-1])[1:-1]
         # What was not seen yet may be further behind.
         return any(True for _ in _places(channel, queues, text)) or any(search(channel, text))
+
+
+def _is_filled(queue: Any) -> bool:
+    """Whether a queue has messages that are ready."""
+    try:
+        return bool(queue.queue_declare(passive=True).message_count)
+    except Exception as error:
+        if getattr(error, "reply_code", None) == NOT_FOUND:
+            return False
+        raise
 
 
 def _asked(troubles: list[str], whom: str, ask: Callable[[], Whereabouts | None]) -> Whereabouts | None:

@@ -73,8 +73,13 @@ class Run(Delivery):
 
     @property
     def done_ttl(self) -> float:
-        """As of its delivery. A message that was sent more than once may come again as late as any."""
-        if self.lease is not None and self.lease.sent_again:
+        """As of its delivery. A message that was sent more than once may come again as late as any.
+
+        In a scope without a lease nobody tells whether it was, if it has waited.
+        """
+        if self.lease is not None and (
+            self.lease.sent_again or (self.parked_as is not None and self.locks.lease is None)
+        ):
             return mark_ttl(self.task.app)
         return super().done_ttl
 

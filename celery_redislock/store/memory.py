@@ -305,7 +305,8 @@ class MemoryStore(LockStore):
                 self._keep(name, ahead.encode(), _AHEAD)
                 held = self._held_by(name)[0]
             left = held.expires_in if held is not None else _LATEST
-            self._due.setdefault(name, self._clock() + min(left, _LATEST))
+            due = self._due.get(name, self._clock() + min(left, _LATEST))
+            self._due[name] = min(due, until)
             rank = self._ids(name).index(id)
             answer = Parked("parked", rank, None if woken.promoted else held, woken.promoted)
         return self._told(answer)
@@ -539,7 +540,7 @@ class MemoryStore(LockStore):
             self._change(name, id_, is_sent=True)
         if was_there:
             sends, kept = self._sends.get(id_, (0, 0))
-            self._sends[id_] = (sends + sent, kept + (not sent))
+            self._sends[id_] = (sends + 1, 0) if sent else (sends, kept + 1)
         return was_there
 
     def _bring_back(self, name: str, only: str | None = None) -> None:
@@ -548,11 +549,11 @@ class MemoryStore(LockStore):
             if only != id_ if only else id_ in self._holders_of(name):
                 continue
             entry = self._entry(name, id_)
-            sends = self._sends[id_][0]
+            sends, kept = self._sends[id_]
             for each in [name, *_others(name, entry.facts.encode() if entry else b"")]:
                 self._change(each, id_, is_sent=False)
                 places = self._lines.get(each, [])
-                if sends > 0 and sends % _MOST_SENDS == 0:
+                if sends > 0 and sends % _MOST_SENDS == 0 and kept == 0:
                     self._change(each, id_, band=places[-1].band)
                     places.sort(key=lambda place: place.id == id_)
 

@@ -156,7 +156,7 @@ class TestEveryStore:
         case.expire()
         look(case)
 
-        assert [(each.sends, each.kept) for each in given] == [(0, 0), (1, 0), (1, 1), (2, 1)]
+        assert [(each.sends, each.kept) for each in given] == [(0, 0), (1, 0), (1, 1), (2, 0)]
 
     def test_a_start_is_told_that_its_message_was_sent_more_than_once(self, case: StoreCase) -> None:
         """Its other copy may come long after it."""
@@ -345,6 +345,40 @@ class TestEveryStore:
         look(case)
 
         assert (case.holder(), ids(case)) == (C, [C, D, B])
+
+    def test_one_that_was_found_after_its_third_send_keeps_its_place(self, case: StoreCase) -> None:
+        """It is not lost: its queue is long."""
+        at_home(case)
+        hand_on(case, kind="give")
+        for was_sent in (True, True, False):
+            case.expire()
+            look(case)
+            case.store.settle("n", B, 30.0, sent=was_sent)
+        park(case, C, "give")
+        case.expire()
+
+        look(case)
+
+        assert (case.holder(), ids(case)) == (B, [B, C])
+
+    def test_one_that_waits_for_less_time_brings_the_look_forward(self, case: StoreCase) -> None:
+        """The line was to be looked at seldom, as its holder had held the lock for long."""
+        case.store.acquire("n", A, 300.0, facts='{"state":"running","since":1.0}')
+        park(case, B)
+        assert look(case).next_in > 50.0
+
+        park(case, C, within=3.0)
+
+        assert case.store.sweep().next_in <= 3.0
+
+    def test_a_hand_on_to_one_that_was_sent_does_not_send_it_again(self, case: StoreCase) -> None:
+        hand_on(case)
+        pushed = case.pushed()
+
+        case.store.hand_on("n", B, C, 30.0, facts=IN_LINE)
+        case.store.hand_on("n", C, B, 30.0, facts=IN_LINE)
+
+        assert case.pushed() == pushed
 
     def test_handed_the_lock_in_time_it_is_not_let_go(self, case: StoreCase) -> None:
         given = at_home(case)

@@ -8,7 +8,8 @@ import json
 import pytest
 
 from celery_redislock.store.joined import joined
-from celery_redislock.store.store import Unstarted
+from celery_redislock.store.store import Term, Unstarted
+from celery_redislock.wire.scripts import digested
 from tests.integration.test_store_handed_on import (
     IN_LINE,
     A,
@@ -88,6 +89,50 @@ class TestFused:
                 doubt(server_case)
 
         assert (client.llen(queue), sends(server_case)) == (length, [1])
+
+    def test_one_whose_claim_its_worker_renews_is_in_its_hands(self, server_case: RedisCase) -> None:
+        """Acknowledged early it is nowhere until its run has started, and that may take long."""
+        hand_on(server_case)
+        server_case.client.delete(server_case.queue())
+        server_case.client.hset(server_case.key("n", "parked"), f"{B}\0at", 1)
+        server_case.store.renew([Term("n", B, 30.0)])
+
+        for _ in range(2):
+            look(server_case)
+        assert (server_case.pushed(), sends(server_case)) == ([], [1])
+
+        server_case.client.pexpire(server_case.key(), 14_000)  # nobody renews it any more
+        look(server_case)
+        doubt(server_case)
+        look(server_case)
+        assert sends(server_case) == [2]
+
+    def test_a_server_that_forbids_the_question_sends_nothing_again(self, plain_case: RedisCase) -> None:
+        """As to a user who may not call LPOS: an error tells nothing."""
+        script, _ = plain_case.scripts["sweep"]
+        plain_case.scripts["sweep"] = digested(script.replace("'LPOS'", "'LPOSITION'"))
+        hand_on(plain_case)
+        plain_case.client.delete(plain_case.queue())
+
+        for _ in range(3):
+            look(plain_case)
+
+        assert (plain_case.pushed(), sends(plain_case)) == ([], [1])
+
+    def test_with_places_left_what_a_look_pushes_is_sought_soon(self, server_case: RedisCase) -> None:
+        """The look at those that hold it already says nothing about that one."""
+        facts = IN_LINE[:-1] + ',"limit":3}'
+        old = '{"state":"running","since":1.0,"limit":3}'
+        for id_ in (A, "job-y/1", "job-z/1"):
+            server_case.store.acquire("n", id_, 300.0, facts=old, limit=3)
+        park(server_case, B, facts=facts)
+        for id_ in (A, "job-y/1"):
+            server_case.expire_permit(id_)
+
+        look(server_case)
+
+        assert server_case.pushed() == [text_of(B)]
+        assert server_case.store.sweep().next_in <= 2.0
 
     def test_a_message_without_a_tag_is_taken_for_there(self, server_case: RedisCase) -> None:
         """Nobody can tell whether a worker has it in hand."""

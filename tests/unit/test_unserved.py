@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from celery_redislock import log
 from celery_redislock.publishing import promote
 from celery_redislock.receiving import sweep
 from celery_redislock.store.home import LIVES
@@ -19,8 +20,8 @@ def clock(shop: Shop, monkeypatch: Any) -> AheadClock:
     """That of the lock server and of the worker."""
     clock = AheadClock()
     shop.store._clock = clock
-    monkeypatch.setattr(sweep, "boottime", clock)
-    monkeypatch.setattr(sweep, "_told_of_at", {})
+    monkeypatch.setattr(log, "monotonic", clock)
+    monkeypatch.setattr(log, "_told_at", {})
     return clock
 
 

@@ -188,12 +188,12 @@ include('sent')
     redis.pcall('ZREM', beside(index, 'lines'), name)
   end
 end
-if taken and starts then
+local claim = taken and (permit and taken or held)
+value = with_told(value, claim)
+if taken and starts and now - (string.match(claim, '"since":(%d+)') or 0) * 1000 > 4 * LATEST then
   -- Whoever waits for it may have been looked at seldom, as its claim was old.
   redis.pcall('ZADD', beside(index, 'lines'), 'XX', 'LT', math.floor(fence / 1000) + LATEST, name)
 end
-local claim = taken and (permit and taken or held)
-value = with_told(value, claim)
 if from then
   if held and not starts then
     call('GETEX', lock)

@@ -74,6 +74,7 @@ if waits then
   redis.pcall('ZADD', lines, 'NX', now + math.min(left < 0 and LATEST or left + 5, LATEST), name)
   if within ~= '' then
     call('ZADD', stem .. 'until', now + within, id)
+    redis.pcall('ZADD', lines, 'LT', now + within, name)
   end
   return {'parked', call('ZRANK', line, id), unpack(answer, 2)}
 end

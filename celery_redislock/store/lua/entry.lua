@@ -34,7 +34,7 @@ end
 -- Tells whether it was in line, or handed the lock and not started (sent.lua). pcall: one key's trouble stays with
 -- that key.
 local function take_out(stem, id)
-  redis.pcall('HDEL', stem .. 'parked', id, id .. '\0sent', id .. '\0gone', id .. '\0kept')
+  redis.pcall('HDEL', stem .. 'parked', id, id .. '\0sent', id .. '\0kept', id .. '\0at', id .. '\0gone')
   redis.pcall('ZREM', stem .. 'until', id)
   local was_sent = redis.pcall('ZREM', stem .. 'sent', id) == 1
   return redis.pcall('ZREM', stem .. 'line', id) == 1 or was_sent

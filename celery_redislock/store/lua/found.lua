@@ -1,12 +1,12 @@
 -- Included by line.lua: whether what was pushed is still there, in its queue or in a worker's hands.
 --
--- Messages of a queue from the end that is served; the same where a long one is looked through. Bytes and messages
--- that are read one by one.
-local NEAR, DEEP = 1000, 50000
+-- Messages of a queue from the end that is served; the same where its claim is about to end. Bytes and messages that
+-- are read one by one.
+local NEAR, DEEP = 1000, 10000
 local MOST_BYTES, MOST_READ = 65536, 100
 
--- Where what was pushed n times is: `queue`, `hand` or `restored`, in the front of its queue; `deep`, further behind,
--- or `unknown` where that cannot be told; nil where it is nowhere. An error, as of an ACL, tells nothing.
+-- Where what was pushed n times is: `queue`, `hand` or `restored`, in the front of its queue; `deep`, maybe further
+-- behind, or `unknown` where that cannot be told; nil where it is nowhere. An error, as of an ACL, tells nothing.
 local function found_in(to, text, facts, n, depth)
   local last, tag = tagged(text, n)
   local at = redis.pcall('LPOS', to, last, 'RANK', -1, 'MAXLEN', depth)
@@ -19,7 +19,7 @@ local function found_in(to, text, facts, n, depth)
   end
   local length = redis.pcall('LLEN', to)
   if type(length) ~= 'number' or length > depth then
-    return 'deep'
+    return type(length) == 'number' and 'deep' or 'unknown'
   end
   -- Restored, it has another text and the same tag.
   local bytes = 0

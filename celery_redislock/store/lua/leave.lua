@@ -9,11 +9,12 @@
 --       3  home   of the caller; '' for none
 --       4  unless_held  '1': not one that holds the lock, unless it was handed that and has not started
 --       5  keep   ms the note lives: longer than a repeated request may take
--- RETURNS {left, entry, ...}     it was in line; or `unless_held`, handed the lock and not started: `kind NUL to NUL ttl NUL facts NUL text`
+-- RETURNS {left, entry, ...}     it was in line; or `unless_held`, handed the lock and not started. The entry is
+--                                `kind NUL to NUL ttl NUL facts NUL text`
 --         {released, '', ...}    it held the lock
 --         {kept, ''}             it holds the lock, and keeps it
 --         {missing, '', ...}     it is not there
---         Behind each, where the end of its hold promotes one that the caller publishes: promoted, sends, kept, id, text
+--         Behind each, where the end of its hold promotes one: promoted, sends, kept, id, text
 include('line')
 local lock, index = KEYS[1], KEYS[2]
 local id, name, home = ARGV[1], ARGV[2], ARGV[3]
@@ -31,6 +32,11 @@ local _, _, _, facts = read(entry)
 take_out_of_all(stem, name, id, facts or '')
 if is_own then
   drop(lock, index, name, permit, id)
+  for other, its_name in pairs(is_sent and others_of(stem, name, facts or '') or {}) do
+    if string.find(call('GET', other .. 'lock') or '', id .. '\0', 1, true) == 1 then
+      drop(other .. 'lock', index, its_name)
+    end
+  end
   local word = is_sent and ARGV[4] == '1' and 'left' or 'released'
   if is_sent then
     call('SET', KEYS[3], entry, 'PX', ARGV[5])

@@ -122,6 +122,9 @@ if not held and how == 'behind' and ARGV[10] ~= '' then
 end
 local left = held and (permit and permit.ends_in(0) or call('PTTL', lock)) or LATEST
 redis.pcall('ZADD', lines, 'NX', now + math.min(left < 0 and LATEST or left + 5, LATEST), name)
+if ARGV[11] ~= '' then
+  redis.pcall('ZADD', lines, 'LT', now + ARGV[11], name)
+end
 if held and permit then
   return {'parked', rank, 'held', unpack(permit.holders())}
 end

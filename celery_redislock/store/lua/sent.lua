@@ -3,8 +3,9 @@
 --   {N}:sent    sorted set id -> place: it has left the line, and comes back to its place unless it starts
 --   {N}:parked  its entry stays (line.lua). Beside it, under the first of several locks that it waited for:
 --               `id NUL sent`  how often its message was sent
---               `id NUL gone`  when a look found that nowhere (ms)
---               `id NUL kept`  how often its claim was extended, because a look found it
+--               `id NUL kept`  how often its claim was extended since then, because a look found it
+--               `id NUL at`    when it was sent or extended last (ms), where it was pushed
+--               `id NUL gone`  when a look found it nowhere (ms)
 include('entry')
 -- After so many sends without a start it goes to the end of its line.
 local MOST_SENDS = 3
@@ -39,9 +40,22 @@ local function move_in_all(stem, name, id, facts, from, to, is_last)
   return was_there
 end
 
+-- Its message was sent.
+local function note_sent(noted, id)
+  if redis.pcall('HINCRBY', noted, id .. '\0sent', 1) ~= 1 then
+    redis.pcall('HDEL', noted, id .. '\0kept')
+  end
+  redis.pcall('HSET', noted, id .. '\0at', now_ms())
+end
+
 -- It was handed the lock. `sent`: '1', its message was sent for that; '0', it may still be there.
 local function hand_over(stem, name, id, facts, sent)
-  redis.pcall('HINCRBY', noted_at(stem, name, facts), id .. (sent == '1' and '\0sent' or '\0kept'), 1)
+  local noted = noted_at(stem, name, facts)
+  if sent == '1' then
+    note_sent(noted, id)
+  else
+    redis.pcall('HINCRBY', noted, id .. '\0kept', 1)
+  end
   return move_in_all(stem, name, id, facts, 'line', 'sent')
 end
 
@@ -49,11 +63,15 @@ end
 local function bring_back(stem, name, id)
   local kind, _, _, facts = read(redis.pcall('HGET', stem .. 'parked', id))
   if not kind then
-    redis.pcall('ZREM', stem .. 'sent', id)
+    take_out(stem, id)
     return
   end
-  local sends = note_of(noted_at(stem, name, facts), id, 'sent')
-  move_in_all(stem, name, id, facts, 'sent', 'line', sends > 0 and sends % MOST_SENDS == 0)
+  local noted = noted_at(stem, name, facts)
+  local sends = note_of(noted, id, 'sent')
+  redis.pcall('HDEL', noted, id .. '\0gone')
+  -- One that was found since it was sent is not lost.
+  local is_last = sends > 0 and sends % MOST_SENDS == 0 and note_of(noted, id, 'kept') == 0
+  move_in_all(stem, name, id, facts, 'sent', 'line', is_last)
 end
 
 -- The text as it is pushed for the n-th time, and its delivery tag: each has its own, as the broker keeps them by it.

@@ -34,9 +34,10 @@ end
 local AT_ONCE, SOUGHT = 100, 16
 -- Milliseconds between two looks that find a message nowhere; the last ones of a claim, in which it is extended.
 local DOUBT, LAST = 1000, 5000
--- It lies in its queue for so many extensions until that is told. A long queue is looked through with the first one,
--- and each so many.
-local LIES, EACH = 3, 8
+-- It lies in its queue for so many extensions until that is told.
+local LIES = 3
+-- Milliseconds by which a claim that somebody renews ends later than it was granted for.
+local RENEWED = 500
 
 -- Returns when to look at the line next, at the latest.
 local function let_go(name, stem, is_held)
@@ -76,11 +77,15 @@ local function seek(name, stem, id, permit, to, ttl, facts, text)
   local sends = note_of(noted, id, 'sent')
   local left = permit and call('ZSCORE', stem .. 'permits', id) - now or call('PTTL', lock)
   local last = math.min(LAST, ttl / 2)
-  local kept = note_of(noted, id, 'kept')
-  local is_deep = left < last and kept % EACH == 0
-  local where = found_in(to, text, facts, sends, is_deep and DEEP or NEAR)
+  local where = found_in(to, text, facts, sends, left < last and DEEP or NEAR)
+  -- Acknowledged early, it is nowhere until it starts, and the worker that has it renews its claim.
+  local renewed_at = now + left - ttl
+  if renewed_at > note_of(noted, id, 'at') + RENEWED and now - renewed_at < ttl / 2 then
+    where = where or 'hand'
+  end
   local gone = note_of(noted, id, 'gone')
   if where then
+    local kept = note_of(noted, id, 'kept')
     if gone > 0 then
       call('HDEL', noted, id .. '\0gone')
     end
@@ -88,7 +93,8 @@ local function seek(name, stem, id, permit, to, ttl, facts, text)
       extend(lock, index, name, id, ttl, facts, permit)
       left = ttl
       kept = call('HINCRBY', noted, id .. '\0kept', 1)
-      if kept >= LIES and (where == 'queue' or where == 'deep') then
+      call('HSET', noted, id .. '\0at', now)
+      if kept >= LIES and where == 'queue' then
         tell(name, 'lies', id, to, kept)
       end
     end
@@ -102,7 +108,7 @@ local function seek(name, stem, id, permit, to, ttl, facts, text)
   call('HDEL', noted, id .. '\0gone')
   if sends % MOST_SENDS > 0 then
     if type(redis.pcall('RPUSH', to, (tagged(text, sends + 1)))) == 'number' then
-      call('HINCRBY', noted, id .. '\0sent', 1)
+      note_sent(noted, id)
     end
     return now + LATEST
   end
@@ -111,15 +117,16 @@ local function seek(name, stem, id, permit, to, ttl, facts, text)
   for other, its_name in pairs(others_of(stem, name, facts)) do
     if string.find(call('GET', other .. 'lock') or '', id .. '\0', 1, true) == 1 then
       drop(other .. 'lock', index, its_name)
+      call('ZADD', lines, 'LT', now, its_name)
     end
   end
   bring_back(stem, name, id)
 end
 
--- Seeks those that were handed the lock. Returns when to look next, at the latest, and whether a lock is free now.
+-- Seeks those that were handed the lock. Returns when to look next, at the latest, and whether the lock is free now.
 local function seek_all(name, stem, permit, is_held)
   local count = call('ZCARD', stem .. 'sent')
-  -- Of many, some that other looks have not sought.
+  -- Of many, some, and others at other looks.
   local from = count > SOUGHT and now % count or 0
   local soonest, is_freed = math.huge, false
   for _, id in ipairs(count > 0 and call('ZRANGE', stem .. 'sent', from, from + SOUGHT - 1) or {}) do
@@ -166,10 +173,13 @@ local function look(name)
   end
   local promoted, text, sends, kept
   if is_freed or permit then
+    local before = call('ZCARD', stem .. 'sent')
     promoted, text, sends, kept = wake(lock, index, name, home, nil, permit)
     if elsewhere then
       tell(name, 'elsewhere', elsewhere, '')
+      let_go(name, stem, is_held)
     end
+    promoted = promoted or call('ZCARD', stem .. 'sent') > before
   end
   if text then
     tell(name, 'promoted', promoted, text, sends, kept)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from celery_redislock import log
 from celery_redislock.declaring.options import LockSettings
 from celery_redislock.publishing import promote
 from celery_redislock.publishing.turn import hand_off
@@ -30,6 +31,11 @@ def given(shop: Shop) -> Promotion:
     (given,) = promoted
     assert (given.id, given.sends, shop.messages()) == (token, 0, [])
     return given
+
+
+@pytest.fixture(autouse=True)
+def _nothing_was_told(monkeypatch: Any) -> None:
+    monkeypatch.setattr(log, "_told_at", {})
 
 
 def handed_on(shop: Shop) -> list[int]:

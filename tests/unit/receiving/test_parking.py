@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from celery.exceptions import Ignore
 
-from celery_redislock import LockBusy, LockOptionError
+from celery_redislock import LockBusy, LockOptionError, log
 from celery_redislock.publishing import promote
 from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.receiving import parking
@@ -458,8 +458,8 @@ def test_that_a_line_is_full_is_said_once_a_minute_for_each_key(
 ) -> None:
     """It names the key and its bound, and says what happens. Nothing is lost."""
     times = iter([0.0, 59.0, 61.0, 61.0])
-    monkeypatch.setattr(parking, "_told_of_full_at", {})
-    monkeypatch.setattr(parking, "boottime", lambda: next(times))
+    monkeypatch.setattr(log, "_told_at", {})
+    monkeypatch.setattr(log, "monotonic", lambda: next(times))
     monkeypatch.setattr(shop.store, "park", lambda *_, **__: Parked("full"))
     promote.install(shop.app, shop.store)
     task = shop.unique(body, lock_max_waiting=3, lock_retry_delay=2, **RUNNING_ONLY)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_redislock import SingletonTask
+from celery_redislock import SingletonTask, log
 from celery_redislock.locks import MemoryStore
 from celery_redislock.receiving import sweep
 from celery_redislock.store.store import Entry, Sweep, Unstarted
@@ -71,8 +71,13 @@ def test_what_leaves_the_lines_where_locking_is_off_is_told_once_a_minute(caplog
     assert caplog.messages == [off.format(1), off.format(3)]
 
 
-def test_a_look_tells_operators_what_was_handed_its_lock_and_does_not_start(caplog: Any) -> None:
-    """With the queue and the key, and what to do."""
+def test_a_look_tells_operators_what_was_handed_its_lock_and_does_not_start(
+    caplog: Any, monkeypatch: Any
+) -> None:
+    """With the queue and the key, and what to do; of what lies in its queue once a minute."""
+    clock = AheadClock()
+    monkeypatch.setattr(log, "monotonic", clock)
+    monkeypatch.setattr(log, "_told_at", {})
     store = SimpleNamespace(
         sweep=lambda **_: Sweep(
             1.0,
@@ -91,3 +96,9 @@ def test_a_look_tells_operators_what_was_handed_its_lock_and_does_not_start(capl
     assert "lies in celery since then (looked at 3 times)" in caplog.messages[0]
     assert "waiting account:7 --drop lies --reason TEXT" in caplog.messages[0]
     assert "sent to celery 6 times, and has not started: it went to the end of its line" in caplog.messages[1]
+    caplog.clear()
+    for _ in range(2):
+        sweep.look(store, None)  # type: ignore[arg-type]  as above
+        clock.advance(59.0)
+    sweep.look(store, None)  # type: ignore[arg-type]  as above
+    assert ["lies in" in message for message in caplog.messages] == [False, False, True, False]
