@@ -125,8 +125,8 @@ class LockRequest(Request):
             self._stop_renewing()
         if pid != os.getpid() and ("greenlet" not in sys.modules or not _is_greenlet(pid)):
             self._is_elsewhere = True
-            if self._was_looked_at:
-                self._renew_later(self)
+        if self._was_looked_at:
+            self._renew_later(self)
 
     def begin_renewal(self) -> None:
         """It has lasted: renew what it holds. Called in the thread of :class:`Unrenewed`, or at once."""
@@ -405,9 +405,10 @@ class LockRequest(Request):
     def has_result(self) -> bool:
         """Whether the pool has this run's result: it has ended, even if Celery announced its end before."""
         if self._is_over or self.time_start is None or self._apply_result is None:
-            # Not accepted yet, it may wait in the pool. A result that is gone says nothing then: the thread
-            # pool refers to none of its own (celery 5.7.0, concurrency/thread.py).
-            return self._is_over
+            return self._is_over  # not accepted yet, it may wait in the pool
+        if not self._is_elsewhere:
+            # The thread pool refers to none of its own results (celery 5.7.0, concurrency/thread.py).
+            return self.has_ended
         result = self._apply_result()
         return result is None or result.ready()
 

@@ -36,6 +36,11 @@ def _fail_before_start(self: Any, *_: Any) -> None:
     raise ValueError(message)
 
 
+def _start_slowly(self: Any, *_: Any) -> None:
+    """Like a model that is loaded: it takes longer than three looks at a line."""
+    time.sleep(12.0)
+
+
 def _ignore_before_start(self: Any, *_: Any) -> None:
     raise Ignore
 
@@ -134,6 +139,7 @@ DECLARED: Mapping[str, Mapping[str, Any]] = {
     "skirting": {"base": _Skirting},
     "before_start_fails": {"before_start": _fail_before_start},
     "before_start_ignores": {"before_start": _ignore_before_start},
+    "before_start_is_slow": {**_RUNNING, "before_start": _start_slowly},
 }
 
 #: The sides of a deploy; and each change of a task's scope: a task's name, and its scope on either side.

@@ -220,6 +220,24 @@ def test_one_that_was_handed_the_lock_is_not_lost_with_its_worker(
     project.wait_free(key)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_one_that_starts_slowly_is_not_taken_for_lost(new_site: SiteMaker, key: str, pool: str) -> None:
+    """It was acknowledged early, so only the worker that has it can tell; no copy of it is sent."""
+    project = new_site("redis", conf=SHORT).project
+    project.start_worker(pool, concurrency=2)
+    with held(project, key):
+        for _ in range(2):
+            project.before_start_is_slow.delay(key)
+        line = project.wait_parked(key, 2)
+    project.wait_started(key)
+    bodies = project.wait_ended(key, 2)
+
+    assert [body.task_id for body in bodies] == line
+    assert project.lines("was delivered again") == []
+    assert project.queued() == 0
+
+
 @pytest.mark.parametrize("broker", ["redis", slow(ELSEWHERE), "quorum"])
 def test_a_purge_leaves_the_line_as_it_is(new_site: SiteMaker, key: str, broker: str) -> None:
     """The one that was handed the lock included: its message was purged, and is sent again in its turn."""

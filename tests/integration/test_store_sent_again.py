@@ -59,6 +59,18 @@ class TestFused:
 
         assert server_case.pushed() == []
 
+    def test_the_more_often_it_was_sent_the_longer_it_is_waited_for(self, server_case: RedisCase) -> None:
+        """A worker without this package may have run it, and would run each copy."""
+        hand_on(server_case, C)
+        pauses = []
+        for _ in range(3):
+            server_case.client.delete(server_case.queue())
+            pauses.append(look(server_case).next_in)
+            doubt(server_case)
+            look(server_case)
+
+        assert [round(pause) for pause in pauses] == [1, 2, 4]
+
     @pytest.mark.parametrize("where", ["queue", "behind others", "in hand", "restored", "deep", "unknown"])
     def test_while_it_is_there_it_is_not_sent_again(self, server_case: RedisCase, where: str) -> None:
         """Nor where that cannot be asked."""

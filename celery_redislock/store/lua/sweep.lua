@@ -32,7 +32,8 @@ end
 
 -- Entries of one line that a look lets go, and seeks: a millisecond of the server.
 local AT_ONCE, SOUGHT = 100, 16
--- Milliseconds between two looks that find a message nowhere; the last ones of a claim, in which it is extended.
+-- Milliseconds between two looks that find a message nowhere, at first; the last ones of a claim, in which it is
+-- extended.
 local DOUBT, LAST = 1000, 5000
 -- It lies in its queue for so many extensions until that is told.
 local LIES = 3
@@ -99,15 +100,19 @@ local function seek(name, stem, id, permit, to, ttl, facts, text)
       end
     end
     return now + math.min(left - last + 1, math.max(LATEST, (kept * ttl + ttl - left) / 4))
-  elseif gone == 0 then
+  end
+  -- Twice as long after each send: who runs it without a start may be a worker without this package.
+  local doubt = math.min(DOUBT * 2 ^ (sends - 1), ttl / 2)
+  if gone == 0 then
     call('HSET', noted, id .. '\0gone', now)
-    return now + DOUBT
-  elseif now - gone < DOUBT then
-    return gone + DOUBT
+    return now + doubt
+  elseif now - gone < doubt then
+    return gone + doubt
   end
   call('HDEL', noted, id .. '\0gone')
   if sends % MOST_SENDS > 0 then
     if type(redis.pcall('RPUSH', to, (tagged(text, sends + 1)))) == 'number' then
+      extend(lock, index, name, id, ttl, facts, permit)
       note_sent(noted, id)
     end
     return now + LATEST
