@@ -389,6 +389,21 @@ class TestEveryStore:
 
         assert (len(given), case.pushed(), ids(case, handed_on=True)) == (1, [], [B])
 
+    @pytest.mark.parametrize("way", ["it keeps it", "its claim is released", "it starts", "it is dropped"])
+    def test_a_line_that_the_last_one_has_left_is_not_looked_at(self, case: StoreCase, way: str) -> None:
+        hand_on(case)
+
+        if way == "it keeps it":
+            case.store.hand_on("n", B, B, 300.0, facts=IN_LINE)
+        elif way == "its claim is released":
+            case.store.release("n", B)
+        elif way == "it starts":
+            start(case)
+        else:
+            case.store.leave("n", B, unless_held=True)
+
+        assert case.lines() == []
+
     def test_it_keeps_what_it_was_handed_and_goes_on_by_itself(self, case: StoreCase) -> None:
         """It waits in another line from now on, and holds its claim in this one."""
         hand_on(case, C)

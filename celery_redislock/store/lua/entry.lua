@@ -40,6 +40,13 @@ local function take_out(stem, id)
   return redis.pcall('ZREM', stem .. 'line', id) == 1 or was_sent
 end
 
+-- Nobody looks at a line any more in which nobody is.
+local function forget_line(index, name, stem)
+  if redis.call('EXISTS', stem .. 'line', stem .. 'sent') == 0 then
+    redis.pcall('ZREM', beside(index, 'lines'), name)
+  end
+end
+
 -- The stem of another lock, by the stem and name of this one.
 local function stem_beside(stem, name, other)
   return string.sub(stem, 1, -3 - #name) .. other .. '}:'

@@ -43,9 +43,7 @@ if is_own then
   end
   return with_promoted({word, entry}, wake(lock, index, name, home))
 end
-if call('EXISTS', stem .. 'line', stem .. 'sent') == 0 then
-  redis.pcall('ZREM', beside(index, 'lines'), name)
-end
+forget_line(index, name, stem)
 if is_in_line and string.sub(entry, 1, 4) ~= 'ring' then
   call('SET', KEYS[3], entry, 'PX', ARGV[5])
 end

@@ -62,9 +62,11 @@ end
 local stem = string.sub(lock, 1, -5)
 local has_line = call('EXISTS', stem .. 'line', stem .. 'sent') > 0
 if has_line and not runs then
+include('keys')
 include('entry')
   -- Whose turn is over is not sent again, also where its claim has ended before.
   take_out(stem, string.sub(token, 1, -2))
+  forget_line(index, name, stem)
 end
 if ours or permit or not held then
   local word = ours and 'released' or 'missing'
