@@ -36,8 +36,7 @@ from celery_redislock.store.store import LockStore
 from celery_redislock.wire.clock import boottime
 from celery_redislock.wire.thread import original, start_thread, tell
 
-#: Seconds between two proofs; and until the next one where it failed, or until this worker learns what others
-#: have proved.
+#: Seconds between two proofs; and until the next one where it failed, or the consumer has connected anew.
 AGAIN = LIVES / 3
 PAUSE = 2.0
 
@@ -209,7 +208,13 @@ class Proving(StartStopStep):  # type: ignore[misc]  # celery-types has it untyp
 
 
 class Prover:
-    """What proves the home of one worker."""
+    """What proves the home of one worker.
+
+    Attributes:
+        has_failed: the last proof did, so the next one follows soon.
+    """
+
+    has_failed = False
 
     def __init__(self, app: Any, store: LockStore) -> None:
         """Of this app's broker; sends nothing yet."""
@@ -234,16 +239,13 @@ class Prover:
             with self._lock:
                 connection = connection or connect(self.app)
                 prove(self._store, self._spelling, broker_of(connection, self._store.prefix))
+            self.has_failed = False
         except Exception as error:  # noqa: BLE001  every broker has errors of its own; the home stays as it is
             tell(logger.debug, "could not prove which broker %s is: %r", self._spelling, error)
+            self.has_failed = True
             _release(connection)
             return None
         return connection
-
-    def learn(self) -> None:
-        """Learn which spellings other workers have proved since."""
-        with self._lock, suppress(RedisLockError):  # the proof tells
-            self._store.home = "\n".join(spellings_of(self._store.own_home, self._store.homes()))
 
 
 def _release(connection: Any) -> None:
@@ -252,10 +254,13 @@ def _release(connection: Any) -> None:
 
 
 def _run(reference: "weakref.ref[Prover]") -> None:
-    """Prove, and learn what others prove, until the worker is gone from this process; in a thread."""
+    """Prove until the worker is gone from this process; in a thread.
+
+    A look at lines learns what others prove.
+    """
     sleep = original("time", "sleep")
     connection = consumers = None
-    proved_at = 0.0
+    due_at = 0.0
     while True:
         sleep(PAUSE)
         prover = reference()
@@ -263,11 +268,10 @@ def _run(reference: "weakref.ref[Prover]") -> None:
             return
         if consumers is not prover.consumers:
             consumers = prover.consumers
+            due_at = boottime() + AGAIN  # it has proved when it connected
             _release(connection)
             connection = None
-        if connection is None or boottime() - proved_at >= AGAIN:
-            proved_at = boottime()
+        if prover.has_failed or boottime() >= due_at:
+            due_at = boottime() + AGAIN
             connection = prover.prove(connection)
-        else:
-            prover.learn()
         del prover

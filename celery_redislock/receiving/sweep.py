@@ -24,7 +24,7 @@ from celery_redislock.log import TOLD_AGAIN, is_news, logger
 from celery_redislock.publishing.promote import tell_of_loss, tell_of_lying
 from celery_redislock.receiving.proof import Proving
 from celery_redislock.running.delivery import lock_by_name
-from celery_redislock.store.home import is_served
+from celery_redislock.store.home import is_served, spellings_of
 from celery_redislock.store.store import LockStore
 from celery_redislock.wire.clock import Clock, boottime
 from celery_redislock.wire.retrying import LONGEST_PAUSE
@@ -95,8 +95,9 @@ def look(store: LockStore, by_name: Any) -> float:
 
 
 def _tell_of_elsewhere(store: LockStore, elsewhere: Sequence[tuple[str, str]]) -> None:
-    """Tell of homes, once a minute, that no worker has."""
+    """Learn which spellings of this home were proved; tell of homes, once a minute, that no worker has."""
     proofs = store.homes()
+    store.home = "\n".join(spellings_of(store.own_home, proofs))
     for name, to in elsewhere:
         if is_served(to, proofs) or not is_news(f"{to} has no worker"):
             continue
