@@ -280,32 +280,31 @@ class TestWorker:
 
         assert Proving(self.consumer(shop.app)).create(self.consumer(shop.app)) is None
 
-    def test_it_proves_again_and_learns_in_between_until_the_worker_is_gone(
-        self, worker: Callable[[], MemoryStore], monkeypatch: Any
+    @pytest.mark.parametrize(("fails", "expected"), [(False, [22, 42, 62]), (True, [4, 6, 8])])
+    def test_it_proves_again_until_the_worker_is_gone(
+        self, worker: Callable[[], MemoryStore], monkeypatch: Any, fails: bool, expected: list[int]
     ) -> None:
-        """A worker that a program starts and stops leaves no thread behind that asks a broker."""
-        store = worker()
-        store.home = HERE
-        provers = [Prover(None, store)]
-        clock, asked, learnt = AheadClock(), [], []
+        """Each twenty seconds, or soon where it failed; when it has connected its step has proved already.
+
+        A worker that a program starts and stops leaves no thread behind that asks a broker.
+        """
+        provers = [Prover(None, worker())]
+        provers[0].consumers = object()
+        clock = AheadClock()
+        began = clock()
+        proved: list[int] = []
 
         def sleep(seconds: float) -> None:
             clock.advance(seconds)
-            if len(learnt) > 12:
+            provers[0].has_failed = fails and clock() - began > 3
+            if len(proved) == 3:
                 provers.clear()
                 gc.collect()
-            elif len(learnt) == 3:
-                store.homes(THERE, store.homes()[HERE].name)
 
-        broker = Broker()
         monkeypatch.setattr(proof, "original", lambda *_: sleep)
         monkeypatch.setattr(proof, "boottime", clock)
-        monkeypatch.setattr(proof, "connect", lambda _app: asked.append(clock()) or SimpleNamespace())
-        monkeypatch.setattr(proof, "broker_of", lambda *_: broker)
-        learn_ = Prover.learn
-        monkeypatch.setattr(Prover, "learn", lambda self: (learn_(self), learnt.append(homes(store))))
+        monkeypatch.setattr(Prover, "prove", lambda *_: proved.append(round(clock() - began)))
 
         proof._run(proof.weakref.ref(provers[0]))
 
-        assert len(asked) == 1, "it keeps its connection"
-        assert [THERE in each for each in learnt] == [False] * 3 + [True] * (len(learnt) - 3)
+        assert proved == expected

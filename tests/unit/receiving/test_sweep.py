@@ -102,3 +102,19 @@ def test_a_look_tells_operators_what_was_handed_its_lock_and_does_not_start(
         clock.advance(59.0)
     sweep.look(store, None)  # type: ignore[arg-type]  as above
     assert ["lies in" in message for message in caplog.messages] == [False, False, True, False]
+
+
+def test_a_look_that_meets_another_home_learns_whether_it_is_this_one() -> None:
+    """By another spelling; so the line goes on at the next look."""
+    store = MemoryStore()
+    store.home = "amqp:here"
+    for spelling in ("amqp:here", "amqp:there", "amqp:elsewhere"):
+        store.homes(spelling, "another" if spelling == "amqp:elsewhere" else "one")
+    store.acquire("n", "holder/1", 300.0, facts="{}")
+    store.park("n", "job/1", Entry("give", "amqp:there", 30.0, "{}", "text"), nonce="n", how="refused")
+    store.release("n", "holder/1")
+    store._due["n"] = 0.0
+
+    sweep.look(store, None)
+
+    assert store.home.split("\n") == ["amqp:here", "amqp:there"]
