@@ -184,8 +184,8 @@ def learn(app: Any, store: LockStore) -> None:
 class Proving(StartStopStep):  # type: ignore[misc]  # celery-types has it untyped
     """A step of the worker's consumer, in the main process, where the lock server is not the broker.
 
-    It proves before the worker looks at lines, whenever the consumer connects, and every 20 s. Every 2 s it
-    learns which spellings other workers have proved.
+    It proves before the worker looks at lines, whenever the consumer connects, and every 20 s. A look that
+    meets a line of another spelling learns what other workers have proved.
     """
 
     requires = (Tasks,)
