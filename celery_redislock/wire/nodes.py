@@ -1,5 +1,6 @@
 """The nodes of a Cluster: where they are, and which of them serves a slot."""
 
+import threading
 from collections.abc import Mapping, Sequence
 from os import getpid
 from typing import Any
@@ -11,6 +12,7 @@ from redis.exceptions import RedisClusterException
 
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.wire.connection import Connections, impatient, mask_password, pool_of
+from celery_redislock.wire.thread import beside
 
 #: Options of redis-py that count for all nodes, of an asyncio client; and that are not of all, or of none.
 _OF_ALL = {"username", "password", "credential_provider", "client_name"}
@@ -42,6 +44,7 @@ class Nodes:
         own = {name: value for name, value in options.items() if name not in _OF_ONE}
         self._options = {**own, **impatient(socket_timeout)}
         self._found: Any = None
+        self._first_look = threading.Lock()
         self._pid = getpid()
         self._connections: dict[tuple[str, int], Connections] = {}
 
@@ -59,6 +62,7 @@ class Nodes:
         if self._pid != getpid():
             # Another thread of the parent may have been looking, with a lock that nobody opens here.
             self._found = None
+            self._first_look = threading.Lock()
             self._pid = getpid()
         if self._found is None:
             self.look_again()
@@ -70,14 +74,23 @@ class Nodes:
 
     def look_again(self) -> None:
         """Ask the nodes which of them serve which slots; raises as :meth:`of_slot`."""
+        # 40 ms of computing: threads that begin together would each do it, and all of them run out of time.
+        # A thread beside greenlets waits for no lock of theirs. Later looks are made one by redis-py.
+        is_first = self._found is None and beside.get() is None
+        if is_first:
+            is_first = self._first_look.acquire(timeout=self.socket_timeout)
         try:
             if self._found is not None:
-                self._found.initialize()
+                if not is_first:
+                    self._found.initialize()
                 return
             nodes = [ClusterNode(*place) for place in self._places]  # type: ignore[no-untyped-call]
             self._found = RedisCluster(startup_nodes=nodes, **self._options).nodes_manager
         except RedisClusterException as error:  # which is no RedisError
             raise redis.ConnectionError(str(error)) from error
+        finally:
+            if is_first:
+                self._first_look.release()
 
     def name_of(self, slot: int) -> object:
         """Return which node serves a slot as far as is known; asks nobody."""
