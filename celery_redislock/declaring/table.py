@@ -95,7 +95,7 @@ ROWS: tuple[Row, ...] = (
         "the job can be run again"),
     Row(attribute="lock_retry_delay", setting="redislock_retry_delay", default=5.0, kind=Seconds(),
         meaning="after how long a message that cannot wait in line is tried again (the lock server is down, "
-        "the line is full, or a copy of the message is ending)"),
+        "or the line is full)"),
     Row(attribute="lock_max_waiting", setting="redislock_max_waiting", default=10_000, kind=COUNT,
         meaning="messages that may wait in line for one key; a further message is tried again every "
         "`lock_retry_delay`"),

@@ -14,7 +14,7 @@ from celery_redislock.log import logger
 from celery_redislock.publishing.conflict import log_wait
 from celery_redislock.running.delivery import Delivery
 from celery_redislock.running.run import Run
-from celery_redislock.store.store import ACCEPTED, Hold
+from celery_redislock.store.store import ACCEPTED, Hold, Marked
 
 
 class PutOff(Ignore):  # type: ignore[misc]  # celery-types has it untyped
@@ -34,22 +34,22 @@ def late_copy(run: Run) -> Ignore:
     return Ignore("a copy of this message has run already")
 
 
-def wait_for(run: Run, hold: Hold | None, *, is_copy: bool = False) -> Exception:
+def wait_for(run: Run, hold: Hold | Marked, *, is_copy: bool = False) -> Exception:
     """Let a run's message wait for its lock; return what to raise.
 
-    In line for a holder; for what is left of a period; by ``lock_retry_delay`` where a copy of this message
-    is ending (no ``hold``), and where no main process has the message. ``is_copy``: the holder is a run of
-    this very message.
+    In line for a holder; for what is left of a period, or of the mark that a copy of this message is ending;
+    by ``lock_retry_delay`` where no main process has the message. ``is_copy``: the holder is a run of this
+    very message.
     """
-    if hold is None:
+    if isinstance(hold, Marked):
         why = "a copy of it is ending"
     else:
         why = f"{hold.name!r} is held by {'another delivery of this message' if is_copy else hold.owner}"
     log_wait(run.lock, why, was_told=run.message is not None and run.message.was_told)
     run.was_told = True
-    if hold is not None and (hold.is_period or hold.state == ACCEPTED):
+    if isinstance(hold, Marked) or hold.is_period or hold.state == ACCEPTED:
         return put_off(run, hold.expires_in, why, is_copy=is_copy)
-    if hold is not None and run.has_main_process:
+    if run.has_main_process:
         return ToBeParked(why, hold.name, is_copy)
     return put_off(run, jittered(run.options.lock_retry_delay), why, is_copy=is_copy)
 

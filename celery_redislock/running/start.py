@@ -109,7 +109,7 @@ def _take_over(
         if answer.is_done and message is not None and message.is_tick and run.scope.claim != "period":
             # Sent twice, and claimed again when it had run.
             run.locks.claim.release(message.token)
-        raise late_copy(run) if answer.is_done else wait_for(run, None, is_copy=True)
+        raise late_copy(run) if answer.is_done else wait_for(run, answer, is_copy=True)
     return answer
 
 

@@ -63,6 +63,31 @@ def test_two_deliveries_of_a_message_never_run_at_once_and_a_late_one_does_nothi
     assert shop.acks == ["ack"] * 3
 
 
+def test_a_copy_of_what_has_ended_and_not_told_its_result_waits_for_as_long_as_the_mark_says(
+    shop: Shop, monkeypatch: Any
+) -> None:
+    """A fact, and no guess. It is due then: a worker that dies with it until then has not died running it."""
+    runs: list[int] = []
+    task = counted(shop, runs, lock_ttl=40, lock_retry_delay=0.3, acks_late=True)
+    storing = task.backend.mark_as_done
+
+    def store(*args: Any, **kwargs: Any) -> Any:
+        if not shop.messages():
+            shop.run(shop.receive(message))
+        return storing(*args, **kwargs)
+
+    monkeypatch.setattr(task.backend, "mark_as_done", store)
+    task.delay(7)
+    message = shop.message()
+    began = datetime.now(timezone.utc)
+
+    shop.run(shop.receive(message))
+
+    eta = datetime.fromisoformat(shop.message().headers["eta"])
+    assert timedelta(seconds=39) <= eta - began <= timedelta(seconds=41)
+    assert len(runs) == 1
+
+
 @pytest.mark.parametrize(("kept", "finds_it"), [(-1.5, True), (0.5, False), (1.5, True)])
 def test_a_message_that_waited_in_a_worker_finds_the_mark_of_a_copy_that_overtook_it(
     shop: Shop, monkeypatch: Any, kept: float, *, finds_it: bool
