@@ -23,7 +23,7 @@ from tests.acceptance.rabbitmq import RabbitMQ, rabbitmq_node
 from tests.facts import wait_until
 from tools.attack import checks, standstill
 from tools.attack.attacks import ATTACKS, COST_MARKS, DISTURBING, HOT_ATTACKS, ONLY_IF
-from tools.attack.draw import BROKERS, HOT, LOCK_SERVERS, TERM, Round, draw_round
+from tools.attack.draw import BROKERS, HAND_OFF, HOT, LOCK_SERVERS, TERM, Round, draw_round
 from tools.attack.forgeries import VALUES
 from tools.attack.stage import Stage
 
@@ -202,7 +202,7 @@ def _wait_over(stage: Stage) -> list[str]:
     """Return when all that was accepted is over; what was in dead workers' hands for too long."""
     kept: list[str] = []
     ttl = stage.round.ttl
-    stage.waited = frozenset(stage.lines().waited)
+    stage.read_lines()
     if stage.is_restoring:
         wait_until(
             lambda: not checks.left_in_hand(stage.entries(of_dead=True), stage.facts()), RESTORED + ttl
@@ -216,8 +216,10 @@ def _wait_over(stage: Stage) -> list[str]:
         DRAIN + stage.round.queue_ttl,
     )
     over = checks.over(stage.facts())
-    wait_until(lambda: not checks.left_behind(stage.lock_keys(), over), SETTLE + 3 * ttl)
-    stage.waited = frozenset(stage.lines().waited)
+    # A copy that was handed its lock in line, and died with its worker, ends with its time to start.
+    settled = SETTLE + max(3 * ttl, HAND_OFF)
+    wait_until(lambda: not checks.left_behind(stage.lock_keys(), over), settled)
+    stage.read_lines()
     return kept
 
 

@@ -55,7 +55,8 @@ class Facts:
         messages: by task id, what Redis was last told of its messages; ``None`` on RabbitMQ.
         bodies: of each body that began, by task id and retries: "killed" where it did not end.
         killed: the number of a call and its retries, of each body that did not end.
-        waited: owners of calls whose messages were in a line, which keeps them until they have started.
+        waited: owners of calls whose messages were in a line, which keeps them until they have started, and
+            have not started.
         taken_for_done: task ids of runs whose child was killed and whose message Celery acknowledged, as it
             found a success stored under the id.
     """

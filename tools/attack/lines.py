@@ -1,5 +1,6 @@
 """The order of lines, from the record of the lock server: each hand-over goes to the first in line. Pure."""
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
@@ -7,6 +8,8 @@ from celery_redislock.store.store import owner_of
 
 #: A claim that somebody was handed who has waited, or who is on its way before those that wait.
 _TURN = b'"line":1'
+#: The message of a run, in the facts of what it holds.
+_RUNS = re.compile(rb'"state":"running".*?"message":"([^"]*)"')
 
 
 class Lines:
@@ -16,6 +19,7 @@ class Lines:
         out_of_turn: who was handed a lock before the first one in its line, in words.
         seen: how many were parked and handed on.
         waited: whose messages were in a line: the owners in their tokens.
+        started: whose messages have been granted what they need to run, and were in no line since.
     """
 
     def __init__(self) -> None:
@@ -23,6 +27,7 @@ class Lines:
         self.out_of_turn: list[str] = []
         self.seen: Counter[str] = Counter()
         self.waited: set[str] = set()
+        self.started: set[str] = set()
         self._lines: defaultdict[bytes, dict[bytes, float]] = defaultdict(dict)
         self._holders: dict[bytes, bytes] = {}
 
@@ -30,6 +35,9 @@ class Lines:
         """Play what a server has written; return this object."""
         for verb, *arguments in commands:
             keys = arguments if verb.upper() in {b"DEL", b"UNLINK"} else arguments[:1]
+            for value in arguments:
+                if found := _RUNS.search(value):
+                    self.started.add(owner_of(found[1].decode(errors="replace")))
             for key in keys:
                 name, _, part = key.rpartition(b":")
                 self._play(verb.upper(), name, part, arguments[1:])
@@ -41,7 +49,9 @@ class Lines:
                 score, entry = arguments[-2:]
                 self._lines[name][entry] = float(score)
                 self.seen["parked"] += 1
-                self.waited.add(owner_of(entry.decode(errors="replace")))
+                owner = owner_of(entry.decode(errors="replace"))
+                self.waited.add(owner)
+                self.started.discard(owner)
             case b"ZREM", b"line":
                 for entry in arguments:
                     self._lines[name].pop(entry, None)

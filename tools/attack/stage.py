@@ -57,6 +57,7 @@ class Stage:
         self.disturbances: list[tuple[float, float]] = []
         self.in_hand_of_dead: list[tuple[float, str]] = []
         self.waited: frozenset[str] = frozenset()
+        self.started: frozenset[str] = frozenset()
         self.keeps_marks = True
         self.workers: list[Worker] = []
         self._since: dict[int, float] = {}
@@ -229,7 +230,7 @@ class Stage:
             messages=self._messages() if self.rabbitmq is None else None,
             bodies=bodies,
             killed=frozenset(killed),
-            waited=self.waited,
+            waited=self.waited - self.started,
             taken_for_done=frozenset(_TAKEN_FOR_DONE.findall(self.log())),
         )
 
@@ -291,6 +292,12 @@ class Stage:
         """Return all lines, as the lock server's record has them."""
         is_shared = self.round.locks == "shared"
         return Lines().read(written(self._folder / "broker" if is_shared else self._folder))
+
+    def read_lines(self) -> None:
+        """Note whose messages have waited, and whose have started."""
+        lines = self.lines()
+        self.waited = frozenset(lines.waited)
+        self.started = frozenset(lines.started)
 
     def wait_body(self, seconds: float) -> None:
         """Return when another body begins, or after some seconds."""

@@ -359,7 +359,11 @@ def test_the_record_of_a_real_server_tells_who_was_parked_and_handed_on(tmp_path
         store.release("n", "a/1")
         lines = Lines().read(written(tmp_path))
         assert (lines.seen, lines.out_of_turn) == ({"parked": 3, "handed on": 1}, [])
-        assert lines.waited == {"b", "c", "d"}
+        assert (lines.waited, lines.started) == ({"b", "c", "d"}, set())
+
+        facts = '{"state":"running","message":"b/1"}'
+        store.acquire("n", "b/run", 30.0, facts=facts, instead_of="b/1")
+        assert Lines().read(written(tmp_path)).started == {"b"}
 
         with redis.Redis.from_url(server.redis_url) as client:
             client.set("redislock:{n}:lock", f"d/1\0{turn}", px=30_000)
