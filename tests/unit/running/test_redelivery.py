@@ -11,7 +11,9 @@ import pytest
 from celery.exceptions import Ignore
 from kombu.serialization import prepare_accept_content
 
-from celery_redislock.store.store import owner_of
+from celery_redislock.publishing import promote
+from celery_redislock.running.redelivery import ToBeParked
+from celery_redislock.store.store import Promotion, owner_of
 from celery_redislock.testing import hold
 from tests.unit.shop import KEY, SCOPES, Shop, body, carried, replace
 
@@ -86,6 +88,46 @@ def test_a_copy_of_what_has_ended_and_not_told_its_result_waits_for_as_long_as_t
     eta = datetime.fromisoformat(shop.message().headers["eta"])
     assert timedelta(seconds=39) <= eta - began <= timedelta(seconds=41)
     assert len(runs) == 1
+
+
+@pytest.mark.parametrize("acks_late", [False, True])
+def test_of_a_message_that_was_sent_twice_the_second_one_runs_only_if_it_is_acknowledged_late(
+    shop: Shop, *, acks_late: bool
+) -> None:
+    """Acknowledged early, it runs once at most: its copy has nothing to do, even if its first run is killed.
+
+    Acknowledged late, the copy waits for that run's end, and runs if that run was killed.
+    """
+    promote.install(shop.app, shop.store)
+    runs: list[int] = []
+    ended: list[Any] = []
+
+    def sync(account_id: int) -> None:
+        runs.append(account_id)
+        if len(runs) == 1:
+            ended.append(shop.run(shop.receive(second)))
+
+    options = {"lock": "while_executing", "lock_key": KEY, "acks_late": acks_late}
+    task = shop.unique(sync, **options)
+    shop.store.acquire(KEY, "holder/1", 300.0, facts='{"state":"running"}')
+    task.delay(7)
+    shop.run()
+    promoted: list[Promotion] = []
+    shop.store.on_promoted = promoted.extend
+    shop.store.release(KEY, "holder/1")
+    for sends in range(2):
+        (given,) = promoted
+        assert given.sends == sends
+        assert promote.publish_promoted(shop.app, shop.store, given, lambda *_: False)
+        promoted.clear()
+        shop.store.let_pass(36.0)
+        shop.store.sweep(most=1)
+    first, second = shop.messages()
+
+    shop.run(shop.receive(first))
+
+    assert runs == [7]
+    assert isinstance(ended[0], ToBeParked) == acks_late
 
 
 @pytest.mark.parametrize(("kept", "finds_it"), [(-1.5, True), (0.5, False), (1.5, True)])
