@@ -48,7 +48,8 @@ SHORT = {"redislock_restore": RESTORE}
 AT_ONCE = 3.0
 
 #: On Redis nothing is delivered again while a test lasts.
-_UNHURRIED: Mapping[str, Any] = {"broker_transport_options": {"visibility_timeout": 600}}
+_OPTIONS = {"visibility_timeout": 600, "global_keyprefix": "mine:", "priority_steps": [0, 5]}
+_UNHURRIED: Mapping[str, Any] = {"broker_transport_options": _OPTIONS, "task_default_priority": 7}
 UNHURRIED = {"redis": _UNHURRIED, ELSEWHERE: _UNHURRIED}
 
 BROKERS = ("redis", ELSEWHERE, "quorum", "classic")
@@ -200,7 +201,7 @@ def test_one_that_was_handed_the_lock_is_not_lost_with_its_worker(
     new_site: SiteMaker, key: str, broker: str, point: str, task: str
 ) -> None:
     """Nor passed. Its worker dies before it has started, in kombu's gap or after it was acknowledged."""
-    project = new_site(broker, conf=SHORT).project
+    project = new_site(broker, conf={**SHORT, **UNHURRIED.get(broker, {})}).project
     project.plan["dies"] = {"at": point}
     worker = project.start_worker("prefork")
     with held(project, key):
