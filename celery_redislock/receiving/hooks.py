@@ -77,11 +77,10 @@ def _prepare_worker(sender: Any = None, **_: Any) -> None:
     from celery_redislock.receiving.check import check_worker
     from celery_redislock.receiving.consumer import Unreceived
     from celery_redislock.receiving.in_hand import InHand
-    from celery_redislock.receiving.proof import Proving
     from celery_redislock.receiving.sweep import Sweeping
 
     signals.celeryd_after_setup.connect(check_worker, weak=False, dispatch_uid="celery_redislock.check")
-    sender.app.steps["consumer"].update((Unreceived, InHand, Proving, Sweeping))
+    sender.app.steps["consumer"].update((Unreceived, InHand, Sweeping))
     _install_promotion(sender.app)
     program = sys.modules.get("celery.apps.worker")
     if program is None or not isinstance(sender, program.Worker):

@@ -14,31 +14,22 @@ One spelling may lead to two brokers, in two networks. A worker whose spelling w
 a name that its own broker does not know, has another home: the spelling, ``#``, and a name of its broker.
 """
 
-import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, Protocol
 from uuid import uuid4
 
-from celery.bootsteps import StartStopStep
-from celery.worker.consumer.tasks import Tasks
-
-from celery_redislock.declaring.declaration import is_unique
-from celery_redislock.declaring.server import settings_of, store_of
-from celery_redislock.exceptions import RedisLockError
 from celery_redislock.log import logger
 from celery_redislock.publishing import promote
 from celery_redislock.receiving.in_hand import is_forbidden
 from celery_redislock.receiving.restore import run_script
 from celery_redislock.store.home import KEPT, LIVES, Proof, spellings_of
 from celery_redislock.store.store import LockStore
-from celery_redislock.wire.clock import boottime
-from celery_redislock.wire.thread import original, start_thread, tell
+from celery_redislock.wire.clock import Clock, boottime
+from celery_redislock.wire.thread import tell
 
-#: Seconds between two proofs; and until the next one where it failed, or the consumer has connected anew.
+#: Seconds between two proofs.
 AGAIN = LIVES / 3
-PAUSE = 2.0
 
 #: Seconds that a connection or an answer of the broker may take.
 BOUND = 1.0
@@ -181,97 +172,31 @@ def learn(app: Any, store: LockStore) -> None:
         logger.debug("could not ask which broker %s is: %r", store.home, error)
 
 
-class Proving(StartStopStep):  # type: ignore[misc]  # celery-types has it untyped
-    """A step of the worker's consumer, in the main process, where the lock server is not the broker.
-
-    It proves before the worker looks at lines, whenever the consumer connects, and every 20 s. A look that
-    meets a line of another spelling learns what other workers have proved.
-    """
-
-    requires = (Tasks,)
-
-    def include_if(self, consumer: Any) -> bool:
-        """Only where there are unique tasks."""
-        return any(map(is_unique, consumer.app.tasks.values()))
-
-    def create(self, consumer: Any) -> "Prover | None":
-        """Prove; called once, before the consumer connects."""
-        app = consumer.app
-        with suppress(RedisLockError):  # no lock server is named: the check at the worker's start tells
-            store = store_of(app, settings_of(app))
-            if store.home:
-                prover = Prover(app, store)
-                prover.start()
-                start_thread(partial(_run, weakref.ref(prover)), "redislock-proof")
-                return prover
-        return None
-
-
 class Prover:
-    """What proves the home of one worker.
+    """What proves the home of one worker: before the worker looks at lines, and each 20 s."""
 
-    Attributes:
-        has_failed: the last proof did, so the next one follows soon.
-    """
-
-    has_failed = False
-
-    def __init__(self, app: Any, store: LockStore) -> None:
+    def __init__(self, app: Any, store: LockStore, clock: Clock = boottime) -> None:
         """Of this app's broker; sends nothing yet."""
-        self.app = app
+        self._app = app
         self._store = store
         self._spelling = store.own_home
-        self._lock: Any = original("threading", "Lock")()
-        #: Another one each time the consumer has connected: it may be with another broker then.
-        self.consumers: object = None
+        self._clock = clock
+        self._due_at = 0.0
 
     def start(self) -> None:
-        """Prove, when the consumer has connected and has received nothing; it takes some seconds at most."""
-        self.consumers = object()
-        _release(self.prove(None))
+        """Prove soon: the consumer has connected, maybe to another broker than before."""
+        self._due_at = 0.0
 
     def stop(self) -> None:
         """Let others take this worker for living for a minute, by which it may be back."""
 
-    def prove(self, connection: Any) -> Any:
-        """Prove over this connection, or over one of its own; return it, or ``None`` where it failed."""
+    def prove(self) -> None:
+        """Prove, where that is due and the lock server is not the broker; it takes some seconds at most."""
+        if not self._spelling or self._clock() < self._due_at:
+            return
+        self._due_at = self._clock() + AGAIN
         try:
-            with self._lock:
-                connection = connection or connect(self.app)
+            with connect(self._app) as connection:
                 prove(self._store, self._spelling, broker_of(connection, self._store.prefix))
-            self.has_failed = False
         except Exception as error:  # noqa: BLE001  every broker has errors of its own; the home stays as it is
             tell(logger.debug, "could not prove which broker %s is: %r", self._spelling, error)
-            self.has_failed = True
-            _release(connection)
-            return None
-        return connection
-
-
-def _release(connection: Any) -> None:
-    with suppress(Exception):  # it may be broken
-        connection.release()
-
-
-def _run(reference: "weakref.ref[Prover]") -> None:
-    """Prove until the worker is gone from this process; in a thread.
-
-    A look at lines learns what others prove.
-    """
-    sleep = original("time", "sleep")
-    connection = consumers = None
-    due_at = 0.0
-    while True:
-        sleep(PAUSE)
-        prover = reference()
-        if prover is None:
-            return
-        if consumers is not prover.consumers:
-            consumers = prover.consumers
-            due_at = boottime() + AGAIN  # it has proved when it connected
-            _release(connection)
-            connection = None
-        if prover.has_failed or boottime() >= due_at:
-            due_at = boottime() + AGAIN
-            connection = prover.prove(connection)
-        del prover

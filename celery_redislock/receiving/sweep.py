@@ -14,7 +14,7 @@ from functools import partial
 from shlex import quote
 from typing import Any
 
-from celery.bootsteps import Step
+from celery.bootsteps import StartStopStep
 from celery.worker.consumer.tasks import Tasks
 
 from celery_redislock.declaring.declaration import is_unique
@@ -22,7 +22,7 @@ from celery_redislock.declaring.server import settings_of, store_of
 from celery_redislock.exceptions import RedisLockError
 from celery_redislock.log import TOLD_AGAIN, is_news, logger
 from celery_redislock.publishing.promote import tell_of_loss, tell_of_lying
-from celery_redislock.receiving.proof import Proving
+from celery_redislock.receiving.proof import Prover
 from celery_redislock.running.delivery import lock_by_name
 from celery_redislock.store.home import is_served, spellings_of
 from celery_redislock.store.store import LockStore
@@ -38,31 +38,39 @@ SHORTEST = 0.01
 AT_ONCE = 25
 
 
-class Sweeping(Step):  # type: ignore[misc]  # celery-types has it untyped
-    """A step of the worker's consumer: it starts the thread, once for each worker."""
+class Sweeping(StartStopStep):  # type: ignore[misc]  # celery-types has it untyped
+    """A step of the worker's consumer: it starts the thread, once for each worker.
 
-    requires = (Tasks, Proving)
+    The thread proves which home this worker has as well (``receiving/proof.py``).
+    """
+
+    requires = (Tasks,)
 
     def include_if(self, consumer: Any) -> bool:
         """Only where there are unique tasks."""
         return any(map(is_unique, consumer.app.tasks.values()))
 
-    def create(self, consumer: Any) -> None:
-        """Start to look; called once, before the consumer starts."""
+    def create(self, consumer: Any) -> Prover | None:
+        """Prove, and start to look; called once, before the consumer starts."""
         app = consumer.app
         with suppress(RedisLockError):  # no lock server is named: the check at the worker's start tells
             settings = settings_of(app)
             store = store_of(app, settings)
             by_name = partial(lock_by_name, app, settings)
+            prover = Prover(app, store)
+            prover.prove()
             step = partial(look, store, by_name) if settings.enabled else emptying(store)
-            start_thread(partial(_run, weakref.ref(consumer), step), "redislock-sweep")
+            start_thread(partial(_run, weakref.ref(consumer), prover, step), "redislock-sweep")
+            return prover
+        return None
 
 
-def _run(consumer: "weakref.ref[Any]", step: Callable[[], float]) -> None:
-    """Look until the consumer is gone from this process; in a thread."""
+def _run(consumer: "weakref.ref[Any]", prover: Prover, step: Callable[[], float]) -> None:
+    """Prove and look until the consumer is gone from this process; in a thread."""
     sleep = original("time", "sleep")  # native with gevent
     is_away = False
     while consumer() is not None:
+        prover.prove()
         pause = PAUSE
         try:
             pause = step()

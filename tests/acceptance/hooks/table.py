@@ -46,8 +46,6 @@ ROWS: Mapping[Hook, frozenset[str]] = {
         ("worker_process_shutdown", "_last_call", CHILD),
         ("Step.include_if", "Unreceived", MAIN),
         ("Step.create", "Unreceived", MAIN),
-        ("Step.include_if", "Proving", MAIN),
-        ("Step.create", "Proving", MAIN),
         ("Step.include_if", "Sweeping", MAIN),
         ("Step.create", "Sweeping", MAIN),
         ("Step.include_if", "InHand", MAIN),

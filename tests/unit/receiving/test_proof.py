@@ -1,17 +1,13 @@
 """A worker proves to which broker its URL leads; brokers and lock server in memory."""
 
-import gc
 from collections.abc import Callable, Sequence
 from itertools import count
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from celery import Celery
 
-from celery_redislock import SingletonTask
 from celery_redislock.receiving import proof
-from celery_redislock.receiving.proof import Prover, Proving, learn, prove
+from celery_redislock.receiving.proof import Prover, learn, prove
 from celery_redislock.store.home import LIVES
 from celery_redislock.store.memory import MemoryStore
 from tests.clocks import AheadClock
@@ -227,86 +223,67 @@ def shop_with_task(shop: Shop) -> Shop:
 
 
 class TestWorker:
-    """The step of a worker's consumer."""
+    """What a worker proves, and when."""
 
-    def consumer(self, app: Any) -> Any:
-        return SimpleNamespace(app=app, steps=[])
+    def prover(self, shop: Shop, clock: AheadClock) -> Prover:
+        prover = Prover(shop.app, shop.store, clock)
+        prover.prove()
+        return prover
 
-    def test_it_is_there_where_there_are_unique_tasks(self) -> None:
-        app = Celery("plain", broker="memory://", set_as_current=False)
-        # Not its own tasks: another test may have shared one with each app.
-        plain = self.consumer(SimpleNamespace(tasks={}))
-        assert Proving(plain).include_if(plain) is False
-        app.task(body, base=SingletonTask, shared=False, lazy=False)
-        assert Proving(self.consumer(app)).include_if(self.consumer(app)) is True
-
-    def test_it_has_proved_before_the_worker_looks_at_lines_and_at_each_connection(
-        self, shop_with_task: Shop, monkeypatch: Any
-    ) -> None:
-        shop = shop_with_task
-        monkeypatch.setattr(proof, "start_thread", lambda *_: None)
-
-        prover = Proving(self.consumer(shop.app)).create(self.consumer(shop.app))
-        assert prover is not None
-        assert shop.store.homes().keys() == {shop.store.own_home}
+    def proofs(self, shop: Shop) -> set[str]:
+        """What was proved since this was asked last."""
+        found = {*shop.store.homes()}
         shop.store._proofs.clear()
-        prover.start()
+        return found
 
-        assert shop.store.homes().keys() == {shop.store.own_home}
+    def test_it_proves_each_twenty_seconds(self, shop_with_task: Shop) -> None:
+        shop, clock = shop_with_task, AheadClock()
+        prover = self.prover(shop, clock)
+        assert self.proofs(shop) == {shop.store.own_home}
+
+        for seconds, expected in ((19.9, 0), (0.2, 1), (19.9, 0), (0.2, 1)):
+            clock.advance(seconds)
+            prover.prove()
+            assert len(self.proofs(shop)) == expected
+
+    def test_it_proves_again_when_the_consumer_has_connected(self, shop_with_task: Shop) -> None:
+        """It may be with another broker then."""
+        shop = shop_with_task
+        prover = self.prover(shop, AheadClock())
+        self.proofs(shop)
+
         prover.stop()
+        prover.prove()
+        assert self.proofs(shop) == set()
+        prover.start()
+        prover.prove()
+        assert self.proofs(shop) == {shop.store.own_home}
 
     @pytest.mark.parametrize("fails", ["connect", "broker_of"])
-    def test_a_broker_that_does_not_answer_keeps_no_worker_from_starting(
+    def test_a_broker_that_does_not_answer_is_asked_as_seldom(
         self, shop_with_task: Shop, monkeypatch: Any, fails: str
     ) -> None:
-        """The spelling counts."""
-        shop = shop_with_task
+        """It keeps no worker from starting, and no line from being looked at; the spelling counts."""
+        shop, clock = shop_with_task, AheadClock()
         home = shop.store.home
-        monkeypatch.setattr(proof, "start_thread", lambda *_: None)
-        monkeypatch.setattr(proof, fails, raising(OSError("no broker")))
+        asked: list[float] = []
 
-        assert Proving(self.consumer(shop.app)).create(self.consumer(shop.app)) is not None
+        def fail(*_: object) -> None:
+            asked.append(round(clock() - began))
+            raise OSError("no broker")
+
+        began = clock()
+        monkeypatch.setattr(proof, fails, fail)
+        prover = self.prover(shop, clock)
+        for _ in range(25):
+            clock.advance(2.0)
+            prover.prove()
+
+        assert asked == [0, 20, 40]
         assert shop.store.home == home
-
-    @pytest.mark.parametrize("enabled", [True, False])
-    def test_a_worker_starts_where_no_lock_server_is_named(self, *, enabled: bool) -> None:
-        app = Celery("nowhere", broker="memory://localhost", set_as_current=False)
-        app.conf.redislock_enabled = enabled
-        app.task(body, base=SingletonTask, shared=False, lazy=False)
-
-        assert Proving(self.consumer(app)).create(self.consumer(app)) is None
 
     def test_where_the_lock_server_is_the_broker_nothing_is_asked(self, shop: Shop, monkeypatch: Any) -> None:
         shop.unique(body)
         monkeypatch.setattr(proof, "connect", raising(AssertionError()))
 
-        assert Proving(self.consumer(shop.app)).create(self.consumer(shop.app)) is None
-
-    @pytest.mark.parametrize(("fails", "expected"), [(False, [22, 42, 62]), (True, [4, 6, 8])])
-    def test_it_proves_again_until_the_worker_is_gone(
-        self, worker: Callable[[], MemoryStore], monkeypatch: Any, fails: bool, expected: list[int]
-    ) -> None:
-        """Each twenty seconds, or soon where it failed; when it has connected its step has proved already.
-
-        A worker that a program starts and stops leaves no thread behind that asks a broker.
-        """
-        provers = [Prover(None, worker())]
-        provers[0].consumers = object()
-        clock = AheadClock()
-        began = clock()
-        proved: list[int] = []
-
-        def sleep(seconds: float) -> None:
-            clock.advance(seconds)
-            provers[0].has_failed = fails and clock() - began > 3
-            if len(proved) == 3:
-                provers.clear()
-                gc.collect()
-
-        monkeypatch.setattr(proof, "original", lambda *_: sleep)
-        monkeypatch.setattr(proof, "boottime", clock)
-        monkeypatch.setattr(Prover, "prove", lambda *_: proved.append(round(clock() - began)))
-
-        proof._run(proof.weakref.ref(provers[0]))
-
-        assert proved == expected
+        self.prover(shop, AheadClock())

@@ -9,10 +9,12 @@ from celery import Celery
 
 from celery_redislock import SingletonTask, log
 from celery_redislock.locks import MemoryStore
+from celery_redislock.publishing import promote
 from celery_redislock.receiving import sweep
+from celery_redislock.receiving.proof import Prover
 from celery_redislock.store.store import Entry, Sweep, Unstarted
 from tests.clocks import AheadClock
-from tests.unit.shop import body
+from tests.unit.shop import Shop, body
 
 
 class Consumer:
@@ -29,7 +31,42 @@ def test_a_worker_starts_where_no_lock_server_is_named(*, enabled: bool) -> None
     app.conf.redislock_enabled = enabled
     app.task(body, base=SingletonTask, shared=False, lazy=False)
 
-    sweep.Sweeping(SimpleNamespace()).create(Consumer(app))
+    assert sweep.Sweeping(SimpleNamespace()).create(Consumer(app)) is None
+
+
+def test_it_is_there_where_there_are_unique_tasks() -> None:
+    # Not an app's own tasks: another test may have shared one with each app.
+    plain = Consumer(SimpleNamespace(tasks={}))
+    assert sweep.Sweeping(SimpleNamespace()).include_if(plain) is False
+    app = Celery("unique", broker="memory://", set_as_current=False)
+    app.task(body, base=SingletonTask, shared=False, lazy=False)
+    assert sweep.Sweeping(SimpleNamespace()).include_if(Consumer(app)) is True
+
+
+def test_a_worker_has_proved_its_home_before_it_looks_at_lines(shop: Shop, monkeypatch: Any) -> None:
+    """And where it proves again, before each look."""
+    shop.unique(body, lock="while_executing")
+    promote.install(shop.app, shop.store)
+    consumers = [Consumer(shop.app)]
+    happened: list[str] = []
+
+    def look(*_: object) -> float:
+        happened.append("look")
+        consumers.clear()
+        gc.collect()
+        return 0.0
+
+    monkeypatch.setattr(Prover, "prove", lambda *_: happened.append("prove"))
+    threads: list[Any] = []
+    monkeypatch.setattr(sweep, "start_thread", lambda run, _: threads.append(run))
+    monkeypatch.setattr(sweep, "original", lambda *_: lambda _seconds: None)
+    monkeypatch.setattr(sweep, "look", look)
+
+    sweep.Sweeping(SimpleNamespace()).create(consumers[0])
+    assert happened == ["prove"]
+    threads[0]()
+
+    assert happened == ["prove", "prove", "look"]
 
 
 def test_it_looks_as_long_as_its_consumer_is_there(monkeypatch: Any) -> None:
@@ -45,7 +82,7 @@ def test_it_looks_as_long_as_its_consumer_is_there(monkeypatch: Any) -> None:
         return 0.0
 
     monkeypatch.setattr(sweep, "original", lambda *_: lambda _seconds: None)
-    sweep._run(sweep.weakref.ref(consumers[0]), look)
+    sweep._run(sweep.weakref.ref(consumers[0]), Prover(None, MemoryStore()), look)
 
     assert looks == [0, 1, 2]
 
