@@ -163,13 +163,16 @@ def _found(
 def learn(app: Any, store: LockStore) -> None:
     """Let a command publish what it promotes: :func:`promote.install`, for the home that is proved here."""
     promote.install(app, store)
-    if not store.home:
-        return
+    if store.home:
+        _try_to_prove(app, store, store.own_home, notes=False)
+
+
+def _try_to_prove(app: Any, store: LockStore, spelling: str, *, notes: bool) -> None:
     try:
         with connect(app) as connection:
-            prove(store, store.own_home, broker_of(connection, store.prefix), notes=False)
-    except Exception as error:  # noqa: BLE001  every broker has errors of its own; the spelling counts
-        logger.debug("could not ask which broker %s is: %r", store.home, error)
+            prove(store, spelling, broker_of(connection, store.prefix), notes=notes)
+    except Exception as error:  # noqa: BLE001  every broker has errors of its own; the home stays as it is
+        tell(logger.debug, "could not prove which broker %s is: %r", spelling, error)
 
 
 class Prover:
@@ -192,11 +195,6 @@ class Prover:
 
     def prove(self) -> None:
         """Prove, where that is due and the lock server is not the broker; it takes some seconds at most."""
-        if not self._spelling or self._clock() < self._due_at:
-            return
-        self._due_at = self._clock() + AGAIN
-        try:
-            with connect(self._app) as connection:
-                prove(self._store, self._spelling, broker_of(connection, self._store.prefix))
-        except Exception as error:  # noqa: BLE001  every broker has errors of its own; the home stays as it is
-            tell(logger.debug, "could not prove which broker %s is: %r", self._spelling, error)
+        if self._spelling and self._clock() >= self._due_at:
+            self._due_at = self._clock() + AGAIN
+            _try_to_prove(self._app, self._store, self._spelling, notes=True)
