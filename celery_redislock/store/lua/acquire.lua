@@ -184,7 +184,7 @@ include('sent')
   local is_given = call('ZREM', stem_of(lock) .. 'line', token)
   word = note_of(noted_in, token, 'sent') + is_given > 1 and 'sent_again' or word
   take_out(stem_of(lock), token)
-  forget_line(index, name, stem_of(lock))
+  look_by(index, name, stem_of(lock))
 end
 local claim = taken and (permit and taken or held)
 value = with_told(value, claim)

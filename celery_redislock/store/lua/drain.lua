@@ -26,9 +26,7 @@ for _, name in ipairs(only ~= '' and {only} or call('ZRANGE', lines, 0, left - 1
     -- The note keeps another process from publishing it meanwhile.
     if kind == 'give' and is_home(home, to) and call('SET', stem .. 'note:' .. id, '', 'NX', 'PX', ttl) then
       left = left - 1
-      given[#given + 1] = name
-      given[#given + 1] = id
-      given[#given + 1] = text
+      append(given, {name, id, text})
     elseif kind and kind ~= 'give' then
       left = left - 1
       -- The end of the queue, behind those that left before.
@@ -46,8 +44,4 @@ for _, name in ipairs(only ~= '' and {only} or call('ZRANGE', lines, 0, left - 1
     redis.pcall('ZADD', lines, 'GT', now_ms() + 2000, name)
   end
 end
-local answer = {'drained', count, 'promoted', #given / 3}
-for _, field in ipairs(given) do
-  answer[#answer + 1] = field
-end
-return answer
+return append({'drained', count, 'promoted', #given / 3}, given)

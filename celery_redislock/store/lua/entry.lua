@@ -40,10 +40,12 @@ local function take_out(stem, id)
   return redis.pcall('ZREM', stem .. 'line', id) == 1 or was_sent
 end
 
--- Nobody looks at a line any more in which nobody is.
-local function forget_line(index, name, stem)
+-- Nobody looks at a line any more in which nobody is; another one is looked at by then (ms, server clock), if given.
+local function look_by(index, name, stem, by)
   if redis.call('EXISTS', stem .. 'line', stem .. 'sent') == 0 then
     redis.pcall('ZREM', beside(index, 'lines'), name)
+  elseif by then
+    redis.pcall('ZADD', beside(index, 'lines'), 'LT', by, name)
   end
 end
 

@@ -50,7 +50,7 @@ if goes_on then
   end
   if old == new then
     take_out(stem_of(lock), old) -- it keeps what it was handed, and goes on by itself
-    forget_line(index, name, stem_of(lock))
+    look_by(index, name, stem_of(lock))
   elseif type(redis.pcall('ZSCORE', stem_of(lock) .. 'line', new)) == 'string' then
     -- It came before its claim was there, and waits: nobody else would publish it.
     promoted, text, sends, kept = wake(lock, index, name, home, new)

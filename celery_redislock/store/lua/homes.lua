@@ -30,9 +30,7 @@ for i = 1, #all, 2 do
   local age, proof = proof_of(all[i + 1])
   if age < kept then
     answer[2] = answer[2] + 1
-    for _, field in ipairs({all[i], proof, age}) do
-      answer[#answer + 1] = field
-    end
+    append(answer, {all[i], proof, age})
   elseif spelling then
     redis.call('HDEL', homes, all[i])
   end

@@ -18,8 +18,8 @@ if found and string.find(found, MARKER) then
   local permits = call('ZRANGEBYSCORE', stem .. 'permits', '(' .. now, '+inf', 'WITHSCORES')
   answer = permits[1] and {'found', 'held', #permits / 2}
   for n = 1, #permits, 2 do
-    answer[#answer + 1] = permits[n] .. '\0' .. (call('HGET', stem .. 'holders', permits[n]) or '')
-    answer[#answer + 1] = permits[n + 1] - now
+    local facts = call('HGET', stem .. 'holders', permits[n]) or ''
+    append(answer, {permits[n] .. '\0' .. facts, permits[n + 1] - now})
   end
 elseif found then
   answer = {'found', 'held', 1, found, call('PTTL', KEYS[1])}

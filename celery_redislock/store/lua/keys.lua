@@ -19,6 +19,14 @@ local function stem_at(start, name)
   return start .. name .. '}:'
 end
 
+-- A list with more behind it.
+local function append(list, more)
+  for _, each in ipairs(more) do
+    list[#list + 1] = each
+  end
+  return list
+end
+
 -- The server's clock, in ms.
 local function now_ms()
   local time = redis.call('TIME')

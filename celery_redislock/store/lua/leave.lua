@@ -31,19 +31,14 @@ local is_in_line = is_sent or call('ZSCORE', stem .. 'line', id)
 local _, _, _, facts = read(entry)
 take_out_of_all(stem, name, id, facts or '')
 if is_own then
-  drop(lock, index, name, permit, id)
-  for other, its_name in pairs(is_sent and others_of(stem, name, facts or '') or {}) do
-    if string.find(call('GET', other .. 'lock') or '', id .. '\0', 1, true) == 1 then
-      drop(other .. 'lock', index, its_name)
-    end
-  end
+  drop(lock, index, name, permit, id, facts)
   local word = is_sent and ARGV[4] == '1' and 'left' or 'released'
   if is_sent then
     call('SET', KEYS[3], entry, 'PX', ARGV[5])
   end
   return with_promoted({word, entry}, wake(lock, index, name, home))
 end
-forget_line(index, name, stem)
+look_by(index, name, stem)
 if is_in_line and string.sub(entry, 1, 4) ~= 'ring' then
   call('SET', KEYS[3], entry, 'PX', ARGV[5])
 end

@@ -25,11 +25,26 @@ include('found')
 -- another home can serve; until a key is tried again whose queue takes nothing.
 local LATEST, OF_ANOTHER_HOME, IN_TROUBLE = 2000, 1000, 60000
 
--- Ends one hold of a lock.
-local function drop(lock, index, name, permit, token)
+-- The other locks that it has waited for, by their stems, and holds.
+local function held_beside(stem, name, id, facts)
+  local held = others_of(stem, name, facts)
+  for other in pairs(held) do
+    if string.find(call('GET', other .. 'lock') or '', id .. '\0', 1, true) ~= 1 then
+      held[other] = nil
+    end
+  end
+  return held
+end
+
+-- Ends one hold of a lock; by its facts, also what it holds of other locks that it has waited for.
+local function drop(lock, index, name, permit, token, facts)
   if permit then
     permit.drop(token)
     return
+  end
+  for other, its_name in pairs(facts and held_beside(stem_of(lock), name, token, facts) or {}) do
+    drop(other .. 'lock', index, its_name)
+    redis.pcall('ZADD', beside(index, 'lines'), 'XX', 'LT', now_ms(), its_name)
   end
   call('DEL', lock)
   -- pcall: a broken index is no reason to keep a lock.
@@ -45,20 +60,15 @@ local function extend(lock, index, name, id, ttl, facts, permit)
   local now = now_ms()
   call('PEXPIRE', lock, ttl)
   list(index, name, now, ttl)
-  for other, its_name in pairs(others_of(stem_of(lock), name, facts)) do
-    if string.find(call('GET', other .. 'lock') or '', id .. '\0', 1, true) == 1 then
-      call('PEXPIRE', other .. 'lock', ttl)
-      list(index, its_name, now, ttl)
-    end
+  for other, its_name in pairs(held_beside(stem_of(lock), name, id, facts)) do
+    call('PEXPIRE', other .. 'lock', ttl)
+    list(index, its_name, now, ttl)
   end
 end
 
 -- An answer, and behind it what the caller publishes: how often that was sent, and extended, before.
 local function with_promoted(answer, promoted, text, sends, kept)
-  for _, field in ipairs(text and {'promoted', sends, kept, promoted, text} or {}) do
-    answer[#answer + 1] = field
-  end
-  return answer
+  return append(answer, text and {'promoted', sends, kept, promoted, text} or {})
 end
 
 -- The home that alone can serve the first in the line that was looked at last; nil where that is not another one.
@@ -83,9 +93,10 @@ local function wake(lock, index, name, home, only, permit)
       bring_back(stem, name, id)
     end
   end
-  local heads = only and {only} or redis.pcall('ZRANGE', line, rank, rank)
-  while heads[1] do
-    local id = heads[1]
+  local function head()
+    return only or redis.pcall('ZRANGE', line, rank, rank)[1]
+  end
+  for id in head do
     local entry = redis.pcall('HGET', parked, id)
     if type(entry) == 'table' then
       redis.pcall('ZADD', lines, now + IN_TROUBLE, name)
@@ -96,10 +107,9 @@ local function wake(lock, index, name, home, only, permit)
     if not kind then
       call('ZREM', line, id) -- nobody could read it; what is there of it stays parked, to be looked at
       redis.pcall('ZREM', stem .. 'until', id)
-      heads = call('ZRANGE', line, rank, rank)
+      only = nil
     elseif type(till) == 'string' and tonumber(till) < now and not only then
       take_out(stem, id) -- its process is dead, or stands still
-      heads = call('ZRANGE', line, rank, rank)
     elseif kind == 'give' and not is_home(home, to) then
       -- It is given when its claim has run out.
       if only and is_marker(call('GET', lock)) then
@@ -131,7 +141,6 @@ local function wake(lock, index, name, home, only, permit)
       end
       if takes and is_here and not only then
         rank = rank + 1 -- given, and not settled; or another delivery of what runs, which ends first
-        heads = call('ZRANGE', line, rank, rank)
       elseif takes and room < needs and not only then
         local left = permit and permit.ends_in(0) or call('PTTL', lock)
         redis.pcall('ZADD', lines, now + math.min(left < 0 and LATEST or left + 5, LATEST), name)
@@ -161,10 +170,7 @@ local function wake(lock, index, name, home, only, permit)
         local as_sent = kind == 'push' and tagged(text, sends + 1) or text
         if kind ~= 'hold' and not is_there and type(redis.pcall('RPUSH', to, as_sent)) ~= 'number' then
           if takes then
-            drop(lock, index, name, permit, id)
-            for other, its_name in pairs(others) do
-              drop(other .. 'lock', index, its_name)
-            end
+            drop(lock, index, name, permit, id, facts)
           end
           redis.pcall('ZADD', lines, now + IN_TROUBLE, name)
           return
@@ -178,18 +184,10 @@ local function wake(lock, index, name, home, only, permit)
           take_out_of_all(stem, name, id, facts)
         end
         for other, its_name in pairs(others) do
-          if call('EXISTS', other .. 'line', other .. 'sent') == 0 then
-            redis.pcall('ZREM', lines, its_name)
-          else
-            redis.pcall('ZADD', lines, 'LT', now + LATEST, its_name)
-          end
+          look_by(index, its_name, other, now + LATEST)
         end
-        if call('EXISTS', line, sent) == 0 then
-          redis.pcall('ZREM', lines, name)
-        else
-          -- When this claim has expired; whoever renews it is found alive then.
-          redis.pcall('ZADD', lines, 'LT', now + math.min(ttl + 5, LATEST), name)
-        end
+        -- When this claim has expired; whoever renews it is found alive then.
+        look_by(index, name, stem, now + math.min(ttl + 5, LATEST))
         if takes and (only or not permit or permit.room(limit) < 1) then
           return id
         end
@@ -197,7 +195,6 @@ local function wake(lock, index, name, home, only, permit)
           drop(lock, index, name, permit, id)
         end
         only = nil
-        heads = call('ZRANGE', line, rank, rank)
       end
     end
   end

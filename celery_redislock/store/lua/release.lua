@@ -66,7 +66,7 @@ include('keys')
 include('entry')
   -- Whose turn is over is not sent again, also where its claim has ended before.
   take_out(stem, string.sub(token, 1, -2))
-  forget_line(index, name, stem)
+  look_by(index, name, stem)
 end
 if ours or permit or not held then
   local word = ours and 'released' or 'missing'

@@ -16,7 +16,6 @@ local lock, index = KEYS[1], KEYS[2]
 local id, name, ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local home, promoted, text, sends, kept = ARGV[4]
 local stem = stem_of(lock)
-local lines = beside(index, 'lines')
 local _, _, _, facts = read(redis.pcall('HGET', stem .. 'parked', id))
 local held = call('GET', lock)
 local permit = is_marker(held) and permits(lock, index, name, held)
@@ -32,10 +31,6 @@ end
 if permit or not held then
   promoted, text, sends, kept = wake(lock, index, name, home)
 end
-if call('EXISTS', stem .. 'line', stem .. 'sent') == 0 then
-  redis.pcall('ZREM', lines, name)
-elseif is_held then
-  -- Sooner than its message had to be published: who runs it may be killed.
-  redis.pcall('ZADD', lines, 'LT', now_ms() + math.min(ttl + 5, LATEST), name)
-end
+-- Sooner than its message had to be published: who runs it may be killed.
+look_by(index, name, stem, is_held and now_ms() + math.min(ttl + 5, LATEST))
 return with_promoted({was_in_line and 'settled' or 'missing'}, promoted, text, sends, kept)

@@ -25,9 +25,7 @@ local found = {}
 
 -- A row of the answer.
 local function tell(name, word, first, second, number, more)
-  for _, field in ipairs({name, word, first, second, number or 0, more or 0}) do
-    found[#found + 1] = field
-  end
+  append(found, {name, word, first, second, number or 0, more or 0})
 end
 
 -- Entries of one line that a look lets go, and seeks: a millisecond of the server.
@@ -118,13 +116,7 @@ local function seek(name, stem, id, permit, to, ttl, facts, text)
     return now + LATEST
   end
   tell(name, 'often', id, to, sends)
-  drop(lock, index, name, permit, id)
-  for other, its_name in pairs(others_of(stem, name, facts)) do
-    if string.find(call('GET', other .. 'lock') or '', id .. '\0', 1, true) == 1 then
-      drop(other .. 'lock', index, its_name)
-      call('ZADD', lines, 'LT', now, its_name)
-    end
-  end
+  drop(lock, index, name, permit, id, facts)
   bring_back(stem, name, id)
 end
 
@@ -215,8 +207,4 @@ for _, name in ipairs(call('ZRANGEBYSCORE', lines, '-inf', now, 'LIMIT', 0, coun
   end
 end
 local after = call('ZRANGE', lines, 0, 0, 'WITHSCORES')[2]
-local answer = {'swept', after and math.max(0, math.floor(after - now)) or -1, 'lines', #found / 6}
-for _, field in ipairs(found) do
-  answer[#answer + 1] = field
-end
-return answer
+return append({'swept', after and math.max(0, math.floor(after - now)) or -1, 'lines', #found / 6}, found)

@@ -22,9 +22,8 @@ local answer = {'waiting', length, 'more', 0}
 local told, read = 0, 0
 for _, id in ipairs(call('ZRANGE', line, first, first + ARGV[2] - 1)) do
   local entry = call('HGET', parked, id) or ''
-  answer[#answer + 1] = id
-  answer[#answer + 1] = string.match(entry, '^(%l+%z[^%z]*%z%d+%z[^%z]*%z)') or ''
-  answer[#answer + 1] = call('HGET', parked, id .. '\0sent') or '0'
+  local known = string.match(entry, '^(%l+%z[^%z]*%z%d+%z[^%z]*%z)') or ''
+  append(answer, {id, known, call('HGET', parked, id .. '\0sent') or '0'})
   told = told + 1
   read = read + #entry
   if read > MOST then
