@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cache, partial
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 import redis
@@ -32,7 +32,6 @@ from celery_redislock.store.redisstore import RENEWALS_PER_CALL, RedisStore, in_
 from celery_redislock.store.store import (
     Counts,
     Grant,
-    Hold,
     Marked,
     Parked,
     Promotion,
@@ -368,10 +367,7 @@ class ClusterStore(RedisStore):
         A slot with lines is looked at every two seconds, and so are those of a node that does not answer.
         """
         next_in, due = self._scripts.begin("slots_due", [self._slots], [str(SLOTS)], _due, name=self._slots)()
-        held: list[Hold] = []
-        broken: list[tuple[str, str]] = []
-        promoted: list[Promotion] = []
-        elsewhere: list[tuple[str, str]] = []
+        looks = [Sweep(next_in)]
         away: set[object] = set()
         for slot, score in due:
             node = self._nodes.name_of(slot)
@@ -380,11 +376,7 @@ class ClusterStore(RedisStore):
             except LockUnavailable:
                 away.add(node)
                 found = Sweep(LATEST)
-            held += found.held
-            broken += found.broken
-            promoted += found.promoted
-            elsewhere += found.elsewhere
-            next_in = min(next_in, found.next_in)
+            looks.append(found)
             if found.next_in < float("inf"):
                 self._empty.discard(slot)
                 # A hold that begins brings the look at its line forward, and not that at its slot.
@@ -395,7 +387,8 @@ class ClusterStore(RedisStore):
                 self.note(slot, score=score)
             else:
                 self._empty.add(slot)
-        return Sweep(next_in, tuple(held), tuple(broken), tuple(promoted), elsewhere=tuple(elsewhere))
+        soonest, *told = zip(*looks, strict=True)
+        return Sweep(min(soonest), *(tuple(chain(*each)) for each in told))
 
     def drain(
         self, name: str = "", *, most: int = 100, ids: Sequence[str] = ()
