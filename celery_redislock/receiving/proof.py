@@ -6,9 +6,9 @@ What is proved is a name that only that broker knows:
   exported definitions take it to another broker, as they do with a plain one.
 - on Redis and Valkey a key, ``redislock:home``, with random characters.
 
-Of several names that a broker knows the least counts, so two workers that prove at once agree soon. Anybody
-may ask RabbitMQ whether an exchange exists; to declare one takes the right to configure it. Without that, and
-with other brokers, nothing is proved, and the spelling counts.
+Of several names that a broker knows the least counts, so two workers that declare one at once agree when they
+prove again. Anybody may ask RabbitMQ whether an exchange exists; to declare one takes the right to configure
+it. Without that, and with other brokers, nothing is proved, and the spelling counts.
 
 One spelling may lead to two brokers, in two networks. A worker whose spelling was proved by a living one, by
 a name that its own broker does not know, has another home: the spelling, ``#``, and a name of its broker.
@@ -33,9 +33,6 @@ AGAIN = LIVES / 3
 
 #: Seconds that a connection or an answer of the broker may take.
 BOUND = 1.0
-
-#: Proofs that follow each other at once, where another worker has noted its own meanwhile.
-TRIES = 3
 
 #: What bounds an answer, by kombu's driver: where something can be proved.
 _BOUNDED = {
@@ -128,14 +125,10 @@ def prove(store: LockStore, spelling: str, broker: Broker | None, *, notes: bool
 
     ``notes``: it is noted on the lock server, as by a worker.
     """
-    for _ in range(TRIES):
-        proofs = store.homes()
-        own, name = _found(proofs, spelling, broker, notes=notes)
-        former = proofs[own].name if own in proofs else ""
-        if notes:
-            proofs = store.homes(own, name, instead_of=former)
-        if own not in proofs or proofs[own].name == name:
-            break
+    proofs = store.homes()
+    own, name = _found(proofs, spelling, broker, notes=notes)
+    if notes:
+        proofs = store.homes(own, name)
     if own != spelling and notes and store.own_home != own:
         line = (
             "%s leads other workers to another broker, or this one has lost its data: what waits for those "

@@ -456,11 +456,11 @@ class MemoryStore(LockStore):
             until = self._holders_of(name)[id_].until
             self._due[name] = min(self._due[name], max(self._clock() + _SHORTEST, until - last))
 
-    def homes(self, spelling: str = "", name: str = "", *, instead_of: str = "") -> Mapping[str, Proof]:
+    def homes(self, spelling: str = "", name: str = "") -> Mapping[str, Proof]:
         with self._lock:
             now = self._clock()
             self._proofs = {each: proof for each, proof in self._proofs.items() if now - proof[1] < KEPT}
-            if spelling and self._proofs.get(spelling, ("", now))[0] in {"", name, instead_of}:
+            if spelling:
                 self._proofs[spelling] = (name, now)
             return {each: Proof(known, now - at) for each, (known, at) in self._proofs.items()}
 

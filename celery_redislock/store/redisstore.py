@@ -488,9 +488,9 @@ class RedisStore(LockStore):
     def lines(self, *, limit: int = 1000) -> list[str]:
         return self._scripts.begin("names", [self._lines], [str(limit), "-inf"], listed, name=self._lines)()
 
-    def homes(self, spelling: str = "", name: str = "", *, instead_of: str = "") -> Mapping[str, Proof]:
+    def homes(self, spelling: str = "", name: str = "") -> Mapping[str, Proof]:
         key = f"{self.prefix}:homes"
-        args = [in_ms(KEPT), *([spelling, name, instead_of] if spelling else [])]
+        args = [in_ms(KEPT), *([spelling, name] if spelling else [])]
         return self._scripts.begin("homes", [key], args, _homes, name=key)()
 
     def mark_done(self, name: str, message: str, ttl: float) -> None:

@@ -769,11 +769,11 @@ class LockStore(ABC):
         """
 
     @abstractmethod
-    def homes(self, spelling: str = "", name: str = "", *, instead_of: str = "") -> Mapping[str, Proof]:
+    def homes(self, spelling: str = "", name: str = "") -> Mapping[str, Proof]:
         """Return the spellings of brokers that workers have proved within a week; one round trip.
 
         With a ``spelling``, note first that this process has just proved it, by this name of its broker ('':
-        there is no proof). Where another name is noted of it, that stays, unless it is ``instead_of``.
+        there is no proof).
         """
 
     @abstractmethod

@@ -92,14 +92,9 @@ class TestProofs:
         assert case.store.homes().keys() == proofs.keys()
         assert max(proof.age for proof in proofs.values()) < 10.0
 
-    def test_another_name_of_it_stays_unless_it_is_to_be_replaced(self, case: StoreCase) -> None:
-        """Of two workers that prove one spelling at once, the second learns of the first."""
-        case.store.homes(HERE)
-        case.store.homes(HERE, "x")
-
-        assert case.store.homes(HERE, "y")[HERE].name == "x"
-        assert case.store.homes(HERE, "y", instead_of="z")[HERE].name == "x"
-        assert case.store.homes(HERE, "y", instead_of="x")[HERE].name == "y"
+    def test_the_name_that_was_noted_last_counts(self, case: StoreCase) -> None:
+        for name in ("", "x", "y"):
+            assert case.store.homes(HERE, name)[HERE].name == name
 
     def test_a_proof_is_as_old_as_its_last_repetition(self, case: StoreCase) -> None:
         case.store.homes(HERE, "x")
