@@ -379,17 +379,12 @@ class MemoryStore(LockStore):
             ]
             asked = [ask for ask in asked if ask[2].kind != "give" or self._is_home(ask[2].to)]
             asked = [ask for ask in asked if self._live(self._notes, ask[1]) is None][:most]
-            given = [ask for ask in asked if ask[2].kind == "give"]
-            for _, id_, entry in given:
-                self._notes[id_] = (b"", self._clock() + entry.ttl)
-            leaves = [ask for ask in asked if ask[2].kind != "give"]
-            for each, id_, entry in leaves:
-                self._take_out(each, id_)
+            for _, _, entry in asked:
                 if entry.kind == "push":
                     self.queues[entry.to].appendleft(entry.text)
-            promoted = tuple(Promotion(each, id_, entry.text.encode()) for each, id_, entry in given)
+            promoted = tuple(given for ask in asked if (given := self._let_one_go(*ask)))
         self._told(Release(False, promoted=promoted))
-        return len(leaves), promoted
+        return len(asked) - len(promoted), promoted
 
     def lines(self, *, limit: int = 1000) -> list[str]:
         with self._lock:
@@ -427,16 +422,21 @@ class MemoryStore(LockStore):
         holders = self._holders_of(name)
         late = [each for each in line if each.until <= now and not each.is_sent and each.id not in holders]
         for _, id_, entry, *_ in late:
-            if entry.kind != "give":
-                if entry.kind != "ring":
-                    self.queues[entry.to].append(entry.text)
-                self._take_out(name, id_)
-            elif self._is_home(entry.to) and not self._live(self._notes, id_):
-                self._notes[id_] = (b"", now + entry.ttl)
-                given.append(Promotion(name, id_, entry.text.encode()))
+            if entry.kind not in {"give", "ring"}:
+                self.queues[entry.to].append(entry.text)
+            if entry.kind != "give" or (self._is_home(entry.to) and not self._live(self._notes, id_)):
+                given.append(self._let_one_go(name, id_, entry))
         if name in self._due:
             self._due[name] = min([self._due[name], *(each.until for each in line if each.until > now)])
-        return given
+        return list(filter(None, given))
+
+    def _let_one_go(self, name: str, id_: str, entry: Entry) -> Promotion | None:
+        """Let one go without its lock; return it where the caller publishes it."""
+        if entry.kind != "give":
+            self._take_out(name, id_)
+            return None
+        self._notes[id_] = (b"", self._clock() + entry.ttl)
+        return Promotion(name, id_, entry.text.encode())
 
     def _next_of(self, hold: Hold) -> float:
         """Return when the line of a lock is looked at again because of this holder (``lua/sweep.lua``)."""
