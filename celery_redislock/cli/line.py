@@ -7,16 +7,7 @@ from typing import Any
 import click
 
 from celery_redislock.cli import output
-from celery_redislock.cli.subject import (
-    LockServer,
-    Place,
-    Trouble,
-    as_json_option,
-    ask,
-    find,
-    is_pattern,
-    table_of,
-)
+from celery_redislock.cli.subject import LockServer, Place, Trouble, as_json_option, ask, find, table_of
 from celery_redislock.declaring.kinds import hint
 from celery_redislock.log import logger
 from celery_redislock.publishing import promote
@@ -86,7 +77,7 @@ def waiting(
     last = -1 if key or drain else 0
     # Who names a key need not know that calls wait to be its queued one under a second name.
     seen = [*server.places(*([key, f"queued:{key}"] if key else []), last=last)]
-    like = server.lines_like(key) if len(subject) == 1 and not seen and is_pattern(key) else []
+    like = server.lines_like(key) if len(subject) == 1 and not seen else []
     seen += server.places(*like) if like else []
     # What was handed its lock is on its way to its queue.
     seen = [place for place in seen if place.rank or not drain]

@@ -195,7 +195,8 @@ class LockServer:
 
     def lines_like(self, pattern: str) -> list[str]:
         """Return the locks that somebody waits for and whose keys match, a queued call's beside its own."""
-        keys = {name: name.removeprefix("queued:") for name in self.store.lines(limit=ALL)}
+        names = self.store.lines(limit=ALL) if is_pattern(pattern) else []
+        keys = {name: name.removeprefix("queued:") for name in names}
         found = [name for name in keys if fnmatchcase(name, pattern) or fnmatchcase(keys[name], pattern)]
         return sorted(found, key=lambda name: (keys[name], name))
 
