@@ -20,13 +20,12 @@ from celery.worker.consumer.tasks import Tasks
 from celery_redislock.declaring.declaration import is_unique
 from celery_redislock.declaring.server import settings_of, store_of
 from celery_redislock.exceptions import RedisLockError
-from celery_redislock.log import TOLD_AGAIN, is_news, logger
+from celery_redislock.log import is_news, logger
 from celery_redislock.publishing.promote import tell_of_loss, tell_of_lying
 from celery_redislock.receiving.proof import Prover
 from celery_redislock.running.delivery import lock_by_name
 from celery_redislock.store.home import is_served, spellings_of
 from celery_redislock.store.store import LockStore
-from celery_redislock.wire.clock import Clock, boottime
 from celery_redislock.wire.retrying import LONGEST_PAUSE
 from celery_redislock.wire.thread import original, start_thread, tell
 
@@ -117,20 +116,18 @@ def _tell_of_elsewhere(store: LockStore, elsewhere: Sequence[tuple[str, str]]) -
         tell(logger.warning, line, name, to)
 
 
-def emptying(store: LockStore, clock: Clock = boottime) -> Callable[[], float]:
+def emptying(store: LockStore) -> Callable[[], float]:
     """Return a step that sends what waits to its queues without its lock, until the next one.
 
     It tells of that once a minute, with the number of messages since it has told.
     """
-    told_at = -TOLD_AGAIN
     untold = 0
 
     def empty() -> float:
-        nonlocal told_at, untold
+        nonlocal untold
         count, given = store.drain(most=AT_ONCE)
         untold += count + len(given)
-        if untold and clock() - told_at >= TOLD_AGAIN:
-            told_at = clock()
+        if untold and is_news("locking is switched off"):
             line = "locking is switched off: %d waiting messages are back in their queues"
             tell(logger.warning, line, untold)
             untold = 0

@@ -87,12 +87,16 @@ def test_it_looks_as_long_as_its_consumer_is_there(monkeypatch: Any) -> None:
     assert looks == [0, 1, 2]
 
 
-def test_what_leaves_the_lines_where_locking_is_off_is_told_once_a_minute(caplog: Any) -> None:
+def test_what_leaves_the_lines_where_locking_is_off_is_told_once_a_minute(
+    caplog: Any, monkeypatch: Any
+) -> None:
     """With the number since then: calls keep coming from those that still lock."""
     clock = AheadClock()
+    monkeypatch.setattr(log, "monotonic", clock)
+    monkeypatch.setattr(log, "_told_at", {})
     store = MemoryStore(clock=clock)
     store.acquire("n", "holder/1", 300.0, facts="{}")
-    empty = sweep.emptying(store, clock)
+    empty = sweep.emptying(store)
 
     for number, seconds in enumerate([1.0, 1.0, 57.9, 0.2]):
         store.park(
