@@ -338,8 +338,7 @@ class Delivery:
 
     def end_period(self, opened_by: str) -> None:
         """End the period of this job, if it was opened under this token; for a body that has ended."""
-        queue = self.queue
-        for lock in {lock.key: lock for lock in (queue, self.locks.claim)}.values():
+        for lock in {lock.key: lock for lock in (self.queue, self.locks.claim)}.values():
             lock.release(opened_by, opened_by=opened_by)
 
     def release_claim(self, token: str, *, opened_by: str | None = None) -> None:
