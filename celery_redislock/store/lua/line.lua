@@ -198,10 +198,6 @@ local function wake(lock, index, name, home, only, permit)
       end
     end
   end
-  if call('EXISTS', line, sent) > 0 then
-    redis.pcall('ZADD', lines, now + LATEST, name) -- those that were passed over, or are on their way
-  else
-    redis.pcall('ZREM', lines, name)
-  end
+  look_by(index, name, stem, now + LATEST) -- for those that were passed over, or are on their way
 end
 
