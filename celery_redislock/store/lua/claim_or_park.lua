@@ -64,10 +64,7 @@ local from, to = string.find(message, header, 1, true)
 local text = string.sub(message, 1, from - 1) .. (waits and of_parked or unclaimed) .. string.sub(message, to + 1)
 if waits then
   call('SET', note, '', 'PX', keep)
-  local task = task_in(facts, name)
-  if task then
-    tally(index, task, 'waited')
-  end
+  tally(index, task_in(facts, name), 'waited')
   put(stem, id, table.concat({'push', queue, hand_off, facts, text}, '\0'), band, 'last')
   local left = call('PTTL', lock)
   local now = now_ms()

@@ -50,10 +50,7 @@ else
   call('DEL', lock, period, stem .. 'permits', stem .. 'holders')
   redis.pcall('ZREM', index, name, name .. '\0period')
 end
-local task = task_in(held, name)
-if task then
-  tally(index, task, 'forced')
-end
+tally(index, task_in(held, name), 'forced')
 if by ~= '' then
   redis.pcall('SET', stem_of(lock) .. 'forced', by, 'PX', HOUR)
 end

@@ -25,6 +25,9 @@ local function task_in(facts, name)
 end
 
 local function tally(index, task, what, by)
+  if not task then
+    return
+  end
   local counts = beside(index, 'counts')
   local is_new = redis.pcall('HINCRBY', counts, task .. '\0' .. what, by or 1) == (by or 1)
   local now = is_new and now_ms()
@@ -51,9 +54,6 @@ end
 -- A claim was granted, or a run's hold; `claim`: the facts of the one that it took over.
 local function note_grant(index, name, facts, claim)
   local task = task_in(facts, name)
-  if not task then
-    return
-  end
   if string.find(facts, '"state":"running"', 1, true) then
     tally(index, task, 'started')
     clock_up(index, task, 'wait', claim or '')

@@ -89,10 +89,7 @@ if not is_own and length >= tonumber(ARGV[8]) then
   return {ok = 'full'}
 end
 put(stem, id, entry, ARGV[6], ARGV[7])
-local task = task_in(facts or '', name)
-if task then
-  tally(index, task, 'waited')
-end
+tally(index, task_in(facts or '', name), 'waited')
 local now = now_ms()
 if ARGV[11] ~= '' then
   call('ZADD', stem .. 'until', now + ARGV[11], id)

@@ -163,10 +163,9 @@ local function look(name)
   end
   local latest, is_freed = math.huge, not held
   if held then
-    latest = let_go(name, stem, is_held)
-    local soonest, freed = seek_all(name, stem, permit, is_held)
-    latest = math.min(latest, soonest)
-    is_freed = freed
+    local first = let_go(name, stem, is_held)
+    latest, is_freed = seek_all(name, stem, permit, is_held)
+    latest = math.min(latest, first)
   end
   local promoted, text, sends, kept
   if is_freed or permit then
