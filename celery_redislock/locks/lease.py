@@ -43,14 +43,13 @@ class Lease:
         answered_at: the clock's reading when the last answer came; no renewal that was sent before it
             makes the deadline later.
         ended: its holder has released it, or is about to.
-        is_new: the lock was free: there was no claim to take over.
-        sent_again: as of the grant.
+        taken_over, repeated, sent_again: as of the grant.
         lost_because: how its loss was noticed; ``None`` while it is not known to be lost.
         state: ``held``; ``unsure``: its renewal got no answer, or its deadline is near; or ``lost``.
     """
 
     state = HELD
-    ended = is_new = False
+    ended = False
     lost_because: str | None = None
 
     # The watchdog's notes.
@@ -89,7 +88,7 @@ class Lease:
         self.term = term
         self.key, self.token, ttl = term
         self.fence: int | None
-        self.fence, _, sent_at, self.answered_at, _, self.sent_again = grant
+        self.fence, self.taken_over, sent_at, self.answered_at, self.repeated, self.sent_again = grant
         self._store = store
         self._on_lost = on_lost
         self._clock = clock

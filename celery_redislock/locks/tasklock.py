@@ -187,7 +187,6 @@ class TaskLock(_Terms, KeyLock):
             return answer
         lease = Lease(self.store, Term(self.key, token, self.ttl), answer, on_lost=on_lost)
         watchdog_of(self.store).watch(lease, max_hold=max_hold)
-        lease.is_new = not (answer.taken_over or answer.repeated)
         return lease
 
     def finish(self, lease: Lease, *, opened_by: str | None = None, mark: Mark | None = None) -> bool:

@@ -74,10 +74,11 @@ def _acquire(run: Run) -> None:
     if not isinstance(answer, Lease) and (answer := _take_over(run, attempt, answer)) is None:
         return  # on_lock_error says: without a lock
     run.lease = answer
-    if answer.sent_again and not run.task.acks_late and run.identity is not None:
-        # Acknowledged, it runs once at most: its copy does nothing, also where this run is killed.
-        run.locks.copies.mark_done(run.identity, run.done_ttl)
-    if answer.is_new and not run.is_claimed_apart:
+    if answer.taken_over:
+        if answer.sent_again and not run.task.acks_late and run.identity is not None:
+            # Acknowledged, it runs once at most: its copy does nothing, also where this run is killed.
+            run.locks.copies.mark_done(run.identity, run.done_ttl)
+    elif not (answer.repeated or run.is_claimed_apart):
         _warn_of_lost_claim(run)
     if lock_acquired.receivers and run.locks.lease is not None:
         lock_acquired.send(sender=run.task, key=lock.key, task_id=lock.owner, lease=answer)
