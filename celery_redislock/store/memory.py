@@ -489,7 +489,7 @@ class MemoryStore(LockStore):
         if entry.kind == "give" and not self._is_home(entry.to, home):
             if only:
                 self.renew([Term(name, id_, _OF_ANOTHER_HOME)])
-            self._due[name] = now + _OF_ANOTHER_HOME
+            self._look_by(name, now + _OF_ANOTHER_HOME)
             return _Woken(elsewhere=entry.to)
         takes = self._live(self._marks, (name, id_)) is None
         is_dead = entry.kind == "ring" and line[0].until < now and not only
@@ -504,7 +504,8 @@ class MemoryStore(LockStore):
         others = _others(name, facts) if is_waiting else []
         has_room = self._room(name, limit) >= _weight_in(facts)
         if is_waiting and not (has_room and all(self._is_next(each, id_) for each in others)):
-            self._due[name] = min([now + _LATEST, *(each.until for each in self._holders[name].values())])
+            ends = [each.until for each in self._holders[name].values()]
+            self._look_by(name, min([now + _LATEST, *ends]))
             return _NOBODY
         has_permit = takes and self._keep(
             name, f"{id_}\0{entry.facts}".encode(), entry.ttl, limit, instead_of=only
@@ -512,7 +513,7 @@ class MemoryStore(LockStore):
         for each in others:
             self._keep(each, f"{id_}\0{entry.facts}".encode(), entry.ttl)
         if entry.kind == "give":
-            self._due[name] = now + (min(entry.ttl, _LATEST) if takes else entry.ttl)
+            self._look_by(name, now + (min(entry.ttl, _LATEST) if takes else entry.ttl))
             sends = self._sends.get(id_, (0, 0)) if takes else (0, 0)
             return _Woken(id_, (Promotion(name, id_, entry.text.encode(), *sends),))
         self._send(name, id_, entry, takes=takes)
@@ -521,6 +522,10 @@ class MemoryStore(LockStore):
         if only and not takes:
             self._holders_of(name).pop(only, None)
         return _Woken(id_) if takes and (only or not has_permit) else self._wake(name, rank=rank, home=home)
+
+    def _look_by(self, name: str, by: float) -> None:
+        """Look at a line by then, or sooner where it is due sooner."""
+        self._due[name] = min(self._due.get(name, by), by)
 
     def _send(self, name: str, id_: str, entry: Entry, *, takes: bool) -> None:
         """Tell who waits that its turn has come. What was pushed before counts as there."""

@@ -45,9 +45,17 @@ print(whereabouts_of(None, os.getpid()))
 A_TICK = "shop/pay@2026-06-01T12:00:00+00:00"
 
 
-def push(case: RedisCase, token: str, *, band: int = 1, most: int = 100, **terms: Any) -> Any:
+def push(
+    case: RedisCase,
+    token: str,
+    *,
+    band: int = 1,
+    most: int = 100,
+    within: float | None = None,
+    **terms: Any,
+) -> Any:
     """Publish a message whose text is its token and how it left."""
-    turn = Turn(CLAIMED, UNCLAIMED, PARKED, IN_LINE, band, most, hand_off=30.0)
+    turn = Turn(CLAIMED, UNCLAIMED, PARKED, IN_LINE, band, most, hand_off=30.0, within=within)
     terms = {"queue": case.queue(), "text": f"<{token}{CLAIMED}>", "facts": ABOUT, "turn": turn, **terms}
     return case.store.claim_and_push("n", token, 30.0, **terms)
 
@@ -161,6 +169,22 @@ def test_a_copy_in_line_that_needs_no_lock_leaves_it_to_the_call(server_case: Re
 
     assert (case.holder(), in_line(case)) == (C, [])
     assert sorted(case.pushed()) == [f"<{C}{CLAIMED}>", "b"]
+
+
+@pytest.mark.parametrize("limit", [None, 2])
+def test_calls_that_keep_coming_put_off_no_look_at_the_line(
+    server_case: RedisCase, limit: int | None
+) -> None:
+    """Else what has waited for too long would stay, and what is lost would not be missed."""
+    case = server_case
+    more = {"limit": limit} if limit else {}
+    for holder in (A, D)[: limit or 1]:
+        push(case, holder, **more)
+    parked(push(case, B, within=1.0, **more))
+
+    parked(push(case, C, **more))
+
+    assert 0.0 < case.redis.sweep().next_in <= 1.0
 
 
 def test_a_higher_priority_waits_before_a_lower_one(server_case: RedisCase) -> None:

@@ -117,7 +117,7 @@ local function wake(lock, index, name, home, only, permit)
       elseif only then
         call('PEXPIRE', lock, OF_ANOTHER_HOME)
       end
-      redis.pcall('ZADD', lines, now + OF_ANOTHER_HOME, name)
+      look_by(index, name, stem, now + OF_ANOTHER_HOME)
       elsewhere = to
       return
     else
@@ -143,7 +143,8 @@ local function wake(lock, index, name, home, only, permit)
         rank = rank + 1 -- given, and not settled; or another delivery of what runs, which ends first
       elseif takes and room < needs and not only then
         local left = permit and permit.ends_in(0) or call('PTTL', lock)
-        redis.pcall('ZADD', lines, now + math.min(left < 0 and LATEST or left + 5, LATEST), name)
+        -- Sooner where it is due sooner: those who ask come as often as they like.
+        look_by(index, name, stem, now + math.min(left < 0 and LATEST or left + 5, LATEST))
         return
       else
         if takes and permit and (limit or has_permit) then
@@ -163,7 +164,7 @@ local function wake(lock, index, name, home, only, permit)
         local noted = kind ~= 'ring' and noted_at(stem, name, facts)
         local sends = noted and note_of(noted, id, 'sent') or 0
         if kind == 'give' then
-          redis.pcall('ZADD', lines, now + math.min(ttl, takes and LATEST or ttl), name)
+          look_by(index, name, stem, now + math.min(ttl, takes and LATEST or ttl))
           return id, text, takes and sends or 0, note_of(noted, id, 'kept')
         end
         local is_there = takes and sends > 0 and found_in(to, text, facts, sends, DEEP)
