@@ -42,7 +42,7 @@ def show(ctx: click.Context, subject: tuple[str, ...], as_json: bool) -> None:
     is_id = len(subject) == 1 and not any(holder.key == subject[0] for holder in found)
     places = [place for place in server.places() if place.waiter.owner == subject[0]] if is_id else []
     if as_json:
-        command = server.release_command(key) if found else None
+        command = server.freeing_command(found[0]) if found else None
         lock = {"lock": found[0] if found else None, "release_command": command}
         waits = {
             "in_line": server.store.waiting(key, last=0)[0],
@@ -83,7 +83,7 @@ def _description(server: LockServer, holder: Holder) -> str:
         "force": told_of_force(forced) if forced else None,
         "limit": None if limit is None else output.of_limit(limit),
         "server": server.store.server,
-        "release with": server.release_command(holder.key),
+        "free it with": server.freeing_command(holder),
     }
     return output.table(row for row in rows.items() if row[1] is not None)
 

@@ -336,8 +336,8 @@ def _remedies(server: LockServer, subject: Subject) -> Iterator[_Row]:
     if subject.is_former:
         yield "free them", f"{server.command} release --reason TEXT --task {shlex.quote(subject.name)}"
         return
-    for key in dict.fromkeys(holder.key for holder in subject.holders[:SHOWN]):
-        yield "free it", server.release_command(key)
+    for holder in {holder.key: holder for holder in subject.holders[:SHOWN]}.values():
+        yield "free it", server.freeing_command(holder)
 
 
 COMMANDS: Mapping[str, click.Command] = {"explain": explain}

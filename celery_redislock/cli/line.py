@@ -201,7 +201,9 @@ def _drain(
         if moved < len(places):
             output.say(f"{len(places) - moved} are not: they wait still, or had left before")
             for home in sorted(others):
-                remedy = "add --home to send them to this one" if home in unserved else "give an app of that"
+                remedy = "add --home to send them to this one"
+                if home not in unserved:
+                    remedy = "a worker of that was seen within the last minute; if it is gone, wait a minute"
                 output.say(f"some belong to the broker {home}: {remedy}")
     return 0 if moved else 1
 

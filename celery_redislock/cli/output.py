@@ -45,7 +45,7 @@ def life(holder: Holder) -> str:
         return f"its period ends in {end}"
     if holder.state == "foreign":
         return f"free in {end}"
-    return f"its claim expires in {end}, unless a worker receives or starts its message"
+    return f"its claim expires in {end}, unless a worker that has its message, or finds it, extends that"
 
 
 def limit_as_json(limit: Limit | None) -> dict[str, Any] | None:

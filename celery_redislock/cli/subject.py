@@ -170,11 +170,12 @@ class LockServer:
     def places(self, *names: str, last: int = -1) -> Iterator[Place]:
         """Look at the lines of these locks, or of all, up to the ``last`` rank; one request each.
 
-        Of these locks, those come first that were handed them and have not started; one request more.
+        Those come first that were handed these locks and have not started; of all locks, where nobody else is
+        in the line. One request more.
         """
         for name in names or self.store.lines(limit=ALL):
             length, waiters = self.store.waiting(name, last=last)
-            handed_on = self.store.waiting(name, handed_on=True)[1] if names else []
+            handed_on = self.store.waiting(name, handed_on=True)[1] if names or not waiters else []
             for rank, waiter in enumerate([*handed_on, *waiters], start=1 - len(handed_on)):
                 home = waiter.to if waiter.kind == "give" else ""
                 yield Place(max(0, rank), length, Holder.in_line(waiter), home, waiter.sends)
@@ -200,9 +201,15 @@ class LockServer:
         found = [name for name in keys if fnmatchcase(name, pattern) or fnmatchcase(keys[name], pattern)]
         return sorted(found, key=lambda name: (keys[name], name))
 
-    def release_command(self, key: str) -> str:
-        """Return the command that releases this lock, as one would type it in a shell."""
-        return f"{self.command} release --reason TEXT -- {shlex.quote(key)}"
+    def freeing_command(self, holder: Holder) -> str:
+        """Return the command that frees this lock, as one would type it in a shell; it asks the lock server.
+
+        Released, one that was handed the lock in its line is handed it again, so it is dropped.
+        """
+        key = shlex.quote(holder.key)
+        if any(each.id == holder.token for each in self.store.waiting(holder.key, handed_on=True)[1]):
+            return f"{self.command} waiting {key} --drop {shlex.quote(holder.owner)} --reason TEXT"
+        return f"{self.command} release --reason TEXT -- {key}"
 
 
 def find(server: LockServer, words: Sequence[str], *, queued: bool = False) -> tuple[str, list[Holder]]:

@@ -93,7 +93,7 @@ def look(store: LockStore, by_name: Any) -> float:
         )
         tell(logger.error, line, name, error, quote(name))
     for each in sweep.unstarted:
-        (tell_of_loss if each.is_lost else tell_of_lying)(each.name, each.id, each.queue, each.times)
+        (tell_of_loss if each.is_lost else tell_of_lying)(each.name, each.id, repr(each.queue), each.times)
     if sweep.elsewhere:
         _tell_of_elsewhere(store, sweep.elsewhere)
     for hold in sweep.held:

@@ -1,6 +1,7 @@
 """``waiting`` and ``show`` on lines, without a server: who waits, moved, dropped, and sent to the queue."""
 
 import json
+import shlex
 from math import inf
 from types import SimpleNamespace
 from typing import Any
@@ -425,6 +426,28 @@ class TestDropped:
         first, second = shop.messages()
         assert isinstance(shop.run(shop.receive(first)), Ignore)
         assert shop.run(shop.receive(second)) == 7
+
+    @pytest.mark.usefixtures("task")
+    def test_the_command_that_is_told_drops_one_that_was_handed_the_lock(self, shop: Shop) -> None:
+        """Released, it would be handed the lock again; a holder that runs is released."""
+        told = answer(shop, "show", KEY)["release_command"]
+        assert " release --reason " in told
+
+        shop.store.release(KEY, "holder/1")
+
+        told = answer(shop, "show", KEY)["release_command"]
+        assert shlex.split(told)[-6:] == ["waiting", KEY, "--drop", "a", "--reason", "TEXT"]
+
+    @pytest.mark.usefixtures("task")
+    def test_of_all_lines_one_is_shown_whose_only_message_has_not_started(self, shop: Shop) -> None:
+        """It stands still where no worker receives that message."""
+        shop.store.release(KEY, "holder/1")
+        for waiter in shop.store.waiting(KEY)[1]:
+            shop.store.leave(KEY, waiter.id)
+
+        (place,) = answer(shop, "waiting")["waiting"]
+
+        assert (place["owner"], place["place"]) == ("a", 0)
 
     @pytest.mark.usefixtures("task")
     def test_one_that_has_started_meanwhile_runs(self, shop: Shop, monkeypatch: Any) -> None:

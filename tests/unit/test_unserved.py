@@ -128,7 +128,7 @@ class TestSentElsewhere:
         done = call(shop, "waiting", KEY, "--drain", "--home", "--yes")
 
         assert (done.exit_code, in_line(shop)) == (1, ["a", "b", "c"])
-        assert f"some belong to the broker {GONE}: give an app of that" in done.stdout
+        assert f"some belong to the broker {GONE}: a worker of that was seen" in done.stdout
 
     def test_it_goes_with_a_drain_only(self, shop: Shop) -> None:
         assert "--home and --dry-run go with --drain" in call(shop, "waiting", "--home").stderr

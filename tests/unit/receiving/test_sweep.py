@@ -134,9 +134,9 @@ def test_a_look_tells_operators_what_was_handed_its_lock_and_does_not_start(
     assert [message.partition(":")[0] for message in caplog.messages] == [
         "lies was handed 'account", "lost was handed 'account",
     ]  # fmt: skip
-    assert "lies in celery since then (looked at 3 times)" in caplog.messages[0]
+    assert "lies in 'celery' since then (looked at 3 times)" in caplog.messages[0]
     assert "waiting account:7 --drop lies --reason TEXT" in caplog.messages[0]
-    assert "sent to celery 6 times, and has not started: it went to the end of its line" in caplog.messages[1]
+    assert "sent to 'celery' 6 times, and has not started: it went to the end" in caplog.messages[1]
     caplog.clear()
     for _ in range(2):
         sweep.look(store, None)  # type: ignore[arg-type]  as above
