@@ -14,8 +14,9 @@ from tools.attack.draw import ENDINGS, KEYS, TTL
 from tools.attack.shop import app
 
 SECONDS = (0.0, 0.0, 0.1, 0.3, 0.6, 1.5)
-#: Of hot keys: bodies; calls that are on their way at once, of which killed ones are no longer; a pause.
-SHORT, ENOUGH, BUSY = (0.0, 0.0, 0.005, 0.01), 150, 0.01
+#: Of hot keys: bodies; calls that are on their way at once, of which killed ones are no longer; a pause, and
+#: the longest one.
+SHORT, ENOUGH, BUSY, MOST_BUSY = (0.0, 0.0, 0.005, 0.01), 150, 0.01, 0.3
 #: Options of one call; ``None`` stands for ``send_task``, as by who has not imported the task.
 OPTIONS: tuple[Mapping[str, Any] | None, ...] = (
     *({},) * 8, *(None,) * 3, {"countdown": 1}, {"countdown": 2}, {"on_conflict": "retry"}, {"lock": None},
@@ -64,7 +65,9 @@ def publish_hot(chance: random.Random) -> None:
     name, keys = chance.choice(list(app.keys_of_round.items()))
     task, journal = app.tasks[name], app.journal
     number = int(journal.redis.incr("attack:numbers"))
-    while number > journal.redis.hlen("attack:ends") + ENOUGH:
+    # Also while a key stands still: who asks for it may keep others from looking at it.
+    until = time.monotonic() + MOST_BUSY
+    while number > journal.redis.hlen("attack:ends") + ENOUGH and time.monotonic() < until:
         time.sleep(BUSY)
     key = chance.choice(keys)
     call = {**_call(task, number, uuid4().hex), "names": key, "at": boottime()}
