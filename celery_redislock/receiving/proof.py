@@ -16,6 +16,7 @@ a name that its own broker does not know, has another home: the spelling, ``#``,
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from math import inf
 from typing import Any, Protocol
 from uuid import uuid4
 
@@ -180,11 +181,13 @@ class Prover:
         self._due_at = 0.0
 
     def start(self) -> None:
-        """Prove soon: the consumer has connected, maybe to another broker than before."""
-        self._due_at = 0.0
+        """Prove soon, where the consumer has connected again, maybe to another broker than before."""
+        if self._due_at == inf:
+            self._due_at = 0.0
 
     def stop(self) -> None:
-        """Let others take this worker for living for a minute, by which it may be back."""
+        """Prove no more until the consumer has connected again; for a minute others take it for living."""
+        self._due_at = inf
 
     def prove(self) -> None:
         """Prove, where that is due and the lock server is not the broker; it takes some seconds at most."""
