@@ -38,13 +38,13 @@ end
 
 -- Ends one hold of a lock; by its facts, also what it holds of other locks that it has waited for.
 local function drop(lock, index, name, permit, token, facts)
-  if permit then
-    permit.drop(token)
-    return
-  end
   for other, its_name in pairs(facts and held_beside(stem_of(lock), name, token, facts) or {}) do
     drop(other .. 'lock', index, its_name)
     redis.pcall('ZADD', beside(index, 'lines'), 'XX', 'LT', now_ms(), its_name)
+  end
+  if permit then
+    permit.drop(token)
+    return
   end
   call('DEL', lock)
   -- pcall: a broken index is no reason to keep a lock.
