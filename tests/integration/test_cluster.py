@@ -397,6 +397,26 @@ def test_a_line_whose_holder_has_died_is_found_by_whoever_sweeps(
     assert store.lines() == []
 
 
+def test_what_the_slots_tell_of_their_lines_is_told_of_all_of_them(
+    cluster: Cluster, cluster_case: ClusterCase
+) -> None:
+    """Law 5: an operator is told of each line that only another home can serve, on whichever node."""
+    store = cluster_case.redis
+    names = {named_on(cluster, node, 1)[0] for node in cluster.primaries}
+    for name in names:
+        granted(store.acquire(name, A, TTL, facts="{}"))
+        store.park(name, B, Entry("give", "amqp:elsewhere", TTL, "{}"), nonce="1")
+        cluster_case.expire(name)
+    told: set[tuple[str, str]] = set()
+
+    def all_are_told() -> bool:
+        told.update(store.sweep().elsewhere)
+        return len(told) == len(names)
+
+    assert wait_until(all_are_told, PATIENCE)
+    assert told == {(name, "amqp:elsewhere") for name in names}
+
+
 #: What a process does that parks a bell, and is killed before the request of that number.
 KILLED_PARKING = """
 from celery_redislock.store.cluster import ClusterScripts

@@ -390,6 +390,29 @@ def test_a_start_whose_reply_was_lost_uses_up_no_period(shop: Shop, monkeypatch:
     assert shop.holder(KEY) is None
 
 
+def test_a_start_whose_reply_was_lost_has_not_lost_its_claim(
+    shop: Shop, monkeypatch: Any, caplog: Any
+) -> None:
+    """The claim was taken over by the request that was not answered: nobody is told to raise a TTL."""
+    no_patience(monkeypatch)
+    shop.unique(body, lock_key=KEY).delay(7)
+    take = shop.store.acquire
+    replies = iter([False])
+
+    def lose_the_first_reply(*args: Any, **kwargs: Any) -> Any:
+        answer = take(*args, **kwargs)
+        if next(replies, True):
+            return answer
+        raise LockUnavailable("memory", "acquire", "its reply was lost")
+
+    monkeypatch.setattr(shop.store, "acquire", lose_the_first_reply)
+
+    assert shop.run() == 7
+
+    assert next(replies, None) is None
+    assert "was gone when it started" not in caplog.text
+
+
 def test_a_lease_that_a_soft_limit_cuts_short_is_not_renewed(shop: Shop, monkeypatch: Any) -> None:
     """Law 4: the limit may come between the grant and the note of it; the lease ends with its ttl."""
     watchdog = watchdog_of(shop.store)
