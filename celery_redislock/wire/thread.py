@@ -3,7 +3,8 @@
 gevent makes greenlets of threads, and one that never switches would starve the
 watchdog. So that runs in a native thread there, with a hub and sockets of its
 own. It may get a lock of gevent's only when the other hub runs: a log line or a
-callable of the user's, which may take one, is sent to that hub.
+callable of the user's, which may take one, is sent to that hub. Imports take such
+locks as well, so what such a thread would be the first to import is imported before.
 """
 
 import sys
@@ -41,6 +42,7 @@ def start_thread(run: Callable[[], None], name: str) -> None:
     theirs = greenlets.get()
     if theirs is None:  # a hub that has not run yet is false
         theirs = sys.modules["gevent"].get_hub()
+        theirs.resolver  # noqa: B018  imports how gevent looks names up, which it does at its first use
 
     def run_beside() -> None:
         greenlets.set(theirs)

@@ -52,6 +52,19 @@ def test_a_worker_without_a_lock_server_starts_without_locks_alone(
         assert "locking is switched off (redislock_enabled)" in worker.log
 
 
+def test_workers_in_greenlets_start_without_a_false_alarm(new_project: Callable[..., Project]) -> None:
+    """The check at the start and the thread that looks at lines look up the server's name at once."""
+    pytest.importorskip("gevent")
+    with EmbeddedServer(port=0) as server:
+        project = new_project(broker=f"redis://localhost:{server.port}/0")
+        workers = [project.launch_worker(pool="gevent") for _ in range(4)]
+        for worker in workers:
+            worker.wait_ready()
+
+        told = [line for worker in workers for line in worker.log.splitlines() if "WARNING" in line]
+        assert [line for line in told if f"localhost:{server.port}" in line] == []
+
+
 def test_a_worker_whose_locks_no_disk_can_confirm_does_not_start(
     new_project: Callable[..., Project],
 ) -> None:

@@ -164,6 +164,34 @@ def test_the_thread_looks_names_up_by_itself(tcp_server: EmbeddedServer) -> None
     run_program(FROM_THE_THREAD % "pass", f"redis://localhost:{tcp_server.port}/0", "names", first=PATCHED)
 
 
+def test_the_thread_is_the_first_to_import_nothing(tcp_server: EmbeddedServer) -> None:
+    """Imports take locks of gevent's: a greenlet that imports the same at that moment fails."""
+    program = """
+        from celery_redislock.wire.thread import original, start_thread
+
+        ident, imported, ended = original("_thread", "get_ident"), [], []
+        greenlets = ident()
+
+        class Finder:
+            def find_spec(self, name, path=None, target=None):
+                if ident() != greenlets:
+                    imported.append(name)
+
+        def look():
+            try:
+                ended.append(store.sweep())
+            except BaseException as error:
+                ended.append(error)
+
+        sys.meta_path.insert(0, Finder())
+        start_thread(look, "looking")
+        until(lambda: ended)
+        assert imported == []
+        assert not isinstance(ended[0], BaseException), ended
+    """
+    run_program(program, f"redis://localhost:{tcp_server.port}/0", "imports", first=PATCHED)
+
+
 def test_the_thread_asks_the_sentinels_over_connections_of_its_own(
     primary: EmbeddedServer, sentinel: str
 ) -> None:
