@@ -1,5 +1,6 @@
 """Several names in one lock: all or none, in one order for all who wait, and never a deadlock."""
 
+import asyncio
 import random
 import signal
 import subprocess
@@ -7,17 +8,18 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
 from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.exceptions import LockLost, LockOptionError
-from celery_redislock.locks import Lock, LockStore, Semaphore, connect
+from celery_redislock.locks import Lock, LockStore, Semaphore, aio, connect
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.store.joined import joined
 from celery_redislock.store.store import Entry
+from tests.aio import play
 from tests.facts import wait_until
 from tests.faults import Fault, FaultyProxy
 from tests.stores import RedisCase
@@ -176,6 +178,89 @@ def test_locks_of_any_names_in_any_order_exclude_each_other_and_all_end(case: Re
         assert list(pool.map(work, range(8), timeout=120)) == list(range(8))
     assert together == []
     assert wait_until(lambda: case.keys() == [], PATIENCE)
+
+
+def _lines(case: RedisCase) -> list[list[str]]:
+    return [[waiter.id for waiter in case.redis.waiting(name)[1]] for name in "ab"]
+
+
+def _hold_ab(case: RedisCase) -> None:
+    for name in "ab":
+        case.take("holder/1", name=name)
+
+
+def _end_one_while_first_pauses(case: RedisCase, name: str) -> None:
+    """The first in both lines gives no sign of life for longer than it may; then a lock is released."""
+    assert wait_until(lambda: list(map(len, _lines(case))) == [2, 2], PATIENCE)
+    first = _lines(case)[0][0]
+    for each in "ab":
+        case.make_late(first, each)
+    case.redis.release(name, "holder/1")
+
+
+def _end_the_other(case: RedisCase, name: str) -> None:
+    """When the one that has paused is in both lines again."""
+    assert wait_until(lambda: list(map(len, _lines(case))) == [2, 2], PATIENCE)
+    case.redis.release("ba"["ab".index(name)], "holder/1")
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+@pytest.mark.parametrize("steps", range(2, 7))
+def test_one_that_pauses_while_it_waits_enters_all_lines_anew(case: RedisCase, steps: int, name: str) -> None:
+    """Wherever it pauses: else it would stand before another in one line, and behind it in the other."""
+    _hold_ab(case)
+    paused, other = _lock(case, "a", "b"), _lock(case, "a", "b")
+    asking = paused._attempt(paused._who()).steps(2 * PATIENCE)
+    step = next(asking)
+    for _ in range(steps):
+        step = asking.send(step(paused._store))
+
+    with ThreadPoolExecutor(2) as pool:
+        behind = pool.submit(lambda: other.acquire(PATIENCE) and other.release())
+        _end_one_while_first_pauses(case, name)
+        ended = pool.submit(_end_the_other, case, name)
+        with suppress(StopIteration):
+            while True:
+                step = asking.send(step(paused._store))
+        assert ended.result(PATIENCE) is None
+        assert paused.release()
+        assert behind.result(PATIENCE)
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_one_whose_loop_stands_still_while_it_waits_enters_all_lines_anew(case: RedisCase, name: str) -> None:
+    """As a thread that pauses."""
+    _hold_ab(case)
+    loops: list[asyncio.AbstractEventLoop] = []
+    goes_on = threading.Event()
+
+    async def take(store: aio.Store) -> bool:
+        loops.append(asyncio.get_running_loop())
+        async with aio.Lock(store, ["a", "b"], wait=PATIENCE):
+            return True
+
+    with ThreadPoolExecutor(2) as pool:
+        paused = pool.submit(play, case, take)
+        assert wait_until(lambda: list(map(len, _lines(case))) == [1, 1], PATIENCE)
+        loops[0].call_soon_threadsafe(goes_on.wait, PATIENCE)
+        other = pool.submit(play, case, take)
+        _end_one_while_first_pauses(case, name)
+        goes_on.set()
+        _end_the_other(case, name)
+        assert paused.result(2 * PATIENCE)
+        assert other.result(2 * PATIENCE)
+
+
+def test_one_that_a_line_has_lost_enters_all_lines_anew(case: RedisCase) -> None:
+    """As when its key was deleted: who comes meanwhile stands before it in all lines."""
+    _hold_ab(case)
+    both = joined(case.redis)
+    for who in "12":
+        both.park("a b", f"{who}/1", _entry(case, who), nonce=who)
+    case.client.zrem(case.key("b", "line"), "1/1")
+
+    both.park("a b", "1/1", _entry(case, "1"), nonce="3")
+    assert _lines(case) == [["2/1", "1/1"]] * 2
 
 
 def test_all_are_renewed_until_they_are_released(case: RedisCase) -> None:

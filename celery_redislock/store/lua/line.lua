@@ -109,7 +109,8 @@ local function wake(lock, index, name, home, only, permit)
       redis.pcall('ZREM', stem .. 'until', id)
       only = nil
     elseif type(till) == 'string' and tonumber(till) < now and not only then
-      take_out(stem, id) -- its process is dead, or stands still
+      -- Its process is dead, or stands still. Elsewhere it would stand before those who go before it here.
+      take_out_of_all(stem, name, id, facts)
     elseif kind == 'give' and not is_home(home, to) then
       -- It is given when its claim has run out.
       if only and is_marker(call('GET', lock)) then
