@@ -210,14 +210,16 @@ def problems_of(
 def disagreements(options: LockOptions) -> list[str]:
     """Return which values cannot be true together, wherever they come from."""
     problems = []
-    if options.scope is not None and options.scope.claim == "period" and options.lock_period is None:
+    needs_period = options.scope is not None and options.scope.claim == "period"
+    if options.scope is not None and needs_period and options.lock_period is None:
         problems.append(
             f"lock={options.scope.name!r} needs lock_period: how long the task stays unique, in seconds"
         )
-    if options.scope is not None and options.scope.claim == "period" and options.lock_limit != 1:
+    if options.lock_limit != 1 and (needs_period or options.lock_period is not None):
         problems.append(
-            f"lock_limit has no meaning with lock={options.scope.name!r}, whose period is one acceptance; "
-            "leave it out, or set lock_period in another scope"
+            "lock_limit does not go with lock_period, which accepts one call and refuses all others of its "
+            "key until it has passed; leave one of them out (for ten calls a minute, one after the other: "
+            "lock_period=6, on_conflict='wait' and no lock_limit)"
         )
     if isinstance(options.lock_key, Resources) and options.scope is not None:
         others = {

@@ -264,7 +264,7 @@ def test_in_a_scope_of_two_locks_the_limit_counts_for_both(shop: Shop) -> None:
         ({"lock_limit": True}, "lock_limit is True"),
         (
             {"lock": "until_expired", "lock_period": 60, "lock_limit": 3},
-            "lock_limit has no meaning with lock=",
+            "lock_limit does not go with lock_period",
         ),
     ],
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from celery_redislock.declaring.call_options import from_header
 from celery_redislock.declaring.options import LockOptions, LockSettings, risks
 from celery_redislock.declaring.scopes import SCOPES, OnConflict
 from celery_redislock.declaring.table import INHERIT, ROWS, TASK_ROWS
@@ -246,6 +247,28 @@ def test_until_expired_needs_a_period():
     assert "needs lock_period" in problems(read, {"lock": "until_expired"})[0]
     assert "needs lock_period" in problems(called, lock="until_expired")[0]
     assert called(lock="until_expired", lock_period=60).lock_period == 60.0
+
+
+@pytest.mark.parametrize("limit", [3, lambda _: 1])
+@pytest.mark.parametrize("lock", SCOPES)
+def test_a_limit_is_refused_beside_a_period_with_what_to_write(lock, limit):
+    """Read as "so many in each period", it would be one. A callable may answer more than 1 some day."""
+    both = {"lock": lock, "lock_limit": limit, "lock_period": 60}
+
+    (problem,) = [each for each in problems(read, both) if "lock_limit" in each]
+    assert "leave one of them out" in problem
+    assert "lock_period=6, on_conflict='wait'" in problem
+    assert read({**both, "lock_limit": 1}).lock_period == 60.0
+
+
+def test_a_call_brings_no_period_to_a_limit_and_no_limit_to_a_period():
+    """A message that says both all the same, of an older publisher, runs by what its task says."""
+    limited = read({"lock_limit": 3})
+    periodic = read({"lock_period": 60})
+
+    for base, option in ((limited, {"lock_period": 60}), (periodic, {"lock_limit": 3})):
+        assert "lock_limit does not go with" in problems(called, base, **option)[0]
+        assert from_header(base, option) == base
 
 
 def test_what_becomes_of_no_period_is_a_problem() -> None:
