@@ -74,7 +74,7 @@ class DuplicateTask(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
                 f"{self.key!r} is taken for another {self.expires_in:.1f} s; call again then"
             )
         if math.isinf(self.expires_in):
-            return f"duplicate: {_endless(self.key, self.task_id, 'celery -A proj redislock')}"
+            return f"duplicate: {_endless(self.key, self.task_id, 'celery -A YOUR_APP redislock')}"
         return (
             f"duplicate of task {self.task_id}, which holds {self.key!r} (for another "
             f"{self.expires_in:.1f} s unless renewed); wait for that task, or call again later"
@@ -107,7 +107,7 @@ class LockBusy(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
             return (
                 f"waited {self.waited:.1f} s in line for {self.key!r}, longer than its lock_wait_timeout; "
                 f"{self.holder} holds it (for {self.expires_in:.1f} s more, unless renewed): call again, "
-                "raise lock_wait_timeout, or look at the line (celery -A proj redislock waiting KEY)"
+                "raise lock_wait_timeout, or look at the line (celery -A YOUR_APP redislock waiting KEY)"
             )
         return (
             f"{self.key!r} is held by {self.holder} (for another {self.expires_in:.1f} s unless renewed); "

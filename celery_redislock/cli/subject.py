@@ -16,6 +16,7 @@ from celery_redislock.declaring.declaration import is_unique
 from celery_redislock.declaring.kinds import hint
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.limits import A_YEAR
+from celery_redislock.log import command
 from celery_redislock.publishing.handle import Holder, LockHandle
 from celery_redislock.publishing.held import ALL, holders_of
 from celery_redislock.store.home import is_served
@@ -135,7 +136,7 @@ class LockServer:
                 "no Celery app was given, and Celery's default one names no Redis server; name your app: "
                 "celery -A proj redislock …, or a server: celery-redislock --url redis://host:port/db …"
             ) from error
-        return cls(store, f"celery -A {shlex.quote(name or 'proj')} redislock", app)
+        return cls(store, command("redislock"), app)
 
     @classmethod
     def _at(cls, url: str | None, prefix: str) -> "LockServer":

@@ -11,7 +11,7 @@ from typing import Any
 from celery_redislock.declaring.scopes import ALIASES, STRATEGIES, Choice, Conflict, Side, Skip
 from celery_redislock.exceptions import DuplicateTask, LockOptionError
 from celery_redislock.locks.tasklock import TaskLock
-from celery_redislock.log import logger
+from celery_redislock.log import command, logger
 from celery_redislock.publishing.signals import lock_conflict
 from celery_redislock.store.store import ACCEPTED, Hold
 
@@ -78,7 +78,7 @@ def duplicate_error(lock: TaskLock, hold: Hold) -> DuplicateTask:
 
 def explain(key: str) -> str:
     """Return the command that tells why what needs this key does not run."""
-    return f"celery -A proj redislock explain {shlex.quote(key)}"
+    return command(f"redislock explain {shlex.quote(key)}")
 
 
 def log_wait(lock: TaskLock, why: str, *, was_told: bool) -> None:
@@ -126,8 +126,7 @@ def _warn_of_endless(key: str) -> None:
     """Warn once per key and process: cached, so that a second call does nothing."""
     logger.warning(
         "%r is held by another program's lock that never expires, so no task of that key will run until "
-        "somebody releases it: celery -A proj redislock release --reason TEXT -- %s; "
-        "let that program set a time to live (SET key value NX PX milliseconds)",
+        "somebody releases it: %s; let that program set a time to live (SET key value NX PX milliseconds)",
         key,
-        shlex.quote(key),
+        command(f"redislock release --reason TEXT -- {shlex.quote(key)}"),
     )

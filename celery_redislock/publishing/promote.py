@@ -25,7 +25,7 @@ from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.declaring.options import LockOptions
 from celery_redislock.declaring.server import settings_of
 from celery_redislock.exceptions import RedisLockError
-from celery_redislock.log import is_news, logger
+from celery_redislock.log import command, is_news, logger
 from celery_redislock.publishing.kombu import leads_to
 from celery_redislock.publishing.turn import hand_off
 from celery_redislock.store.store import LockStore, Promotion, owner_of
@@ -153,10 +153,10 @@ def tell_of_lying(name: str, id: str, queue: str, times: int) -> None:  # noqa: 
         return
     line = (
         "%s was handed %r, and lies in %s since then (looked at %d times): see that a worker consumes that "
-        "queue; nobody else may have the lock, unless you drop that message: "
-        "celery -A proj redislock waiting %s --drop %s --reason TEXT"
+        "queue; nobody else may have the lock, unless you drop that message: %s"
     )
-    tell(logger.warning, line, owner_of(id), name, queue, times, quote(name), quote(owner_of(id)))
+    drop = command(f"redislock waiting {quote(name)} --drop {quote(owner_of(id))} --reason TEXT")
+    tell(logger.warning, line, owner_of(id), name, queue, times, drop)
 
 
 def tell_of_loss(name: str, id: str, queue: str, times: int) -> None:  # noqa: A002

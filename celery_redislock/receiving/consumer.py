@@ -17,7 +17,7 @@ from celery.worker.consumer.control import Control
 
 from celery_redislock.declaring.declaration import is_unique
 from celery_redislock.declaring.server import settings_of, store_of
-from celery_redislock.log import logger
+from celery_redislock.log import command, logger
 from celery_redislock.running.delivery import release_dropped
 from celery_redislock.store.store import owner_name, owner_of
 from celery_redislock.wire.retrying import keep_trying
@@ -70,9 +70,9 @@ class Revoked:
             except Exception as error:  # noqa: BLE001  nobody waits for it
                 logger.warning(
                     "could not release the claims of %d revoked tasks, which expire, or are released when "
-                    "their messages come; to release one sooner: "
-                    "celery -A proj redislock release --queued --reason TEXT -- TASK_ID (%s)",
+                    "their messages come; to release one sooner: %s (%s)",
                     len(ids),
+                    command("redislock release --queued --reason TEXT -- TASK_ID"),
                     error,
                 )
             with self._lock:

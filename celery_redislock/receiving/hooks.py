@@ -8,6 +8,7 @@ from celery import signals
 from celery.states import FAILURE, IGNORED, REJECTED
 
 from celery_redislock.declaring.declaration import is_unique
+from celery_redislock.log import command
 from celery_redislock.scheduling import plug
 
 
@@ -80,6 +81,7 @@ def _prepare_worker(sender: Any = None, **_: Any) -> None:
     from celery_redislock.receiving.sweep import Sweeping
 
     signals.celeryd_after_setup.connect(check_worker, weak=False, dispatch_uid="celery_redislock.check")
+    command("")  # what its threads print
     sender.app.steps["consumer"].update((Unreceived, InHand, Sweeping))
     _install_promotion(sender.app)
     program = sys.modules.get("celery.apps.worker")

@@ -28,7 +28,7 @@ from kombu.utils.json import loads
 
 from celery_redislock.declaring.options import LockSettings
 from celery_redislock.exceptions import RedisLockError
-from celery_redislock.log import logger
+from celery_redislock.log import command, logger
 from celery_redislock.publishing.message import Message
 from celery_redislock.running.delivery import IN_HAND_OF, lock_by_name
 from celery_redislock.store.store import RUNNING
@@ -169,11 +169,9 @@ class Restorer:
         key = f"{channel.global_keyprefix}{self._settings.prefix}:deaths:{entry.message.token}"
         deaths = run_script(channel, "count_death", (key,))
         if deaths > MOST_DEATHS:
-            line = (
-                "%s is left to the visibility timeout: %d workers have died that ran it; "
-                "to give it up: celery -A proj control revoke %s"
-            )
-            tell(logger.warning, line, entry, deaths, quote(str(entry.payload["headers"]["id"])))
+            line = "%s is left to the visibility timeout: %d workers have died that ran it; to give it up: %s"
+            revoke = command(f"control revoke {quote(str(entry.payload['headers']['id']))}")
+            tell(logger.warning, line, entry, deaths, revoke)
             return 0
         # From the second death on at the end of its queue, where it keeps no others from running.
         return self._count(_push(channel, [entry], at_end=deaths > 1))

@@ -20,7 +20,7 @@ from celery.worker.consumer.tasks import Tasks
 from celery_redislock.declaring.declaration import is_unique
 from celery_redislock.declaring.server import settings_of, store_of
 from celery_redislock.exceptions import RedisLockError
-from celery_redislock.log import is_news, logger
+from celery_redislock.log import command, is_news, logger
 from celery_redislock.publishing.promote import tell_of_loss, tell_of_lying
 from celery_redislock.receiving.proof import Prover
 from celery_redislock.running.delivery import lock_by_name
@@ -87,11 +87,8 @@ def look(store: LockStore, by_name: Any) -> float:
     """Look at the lines that are due; return the seconds until the next look."""
     sweep = store.sweep(most=AT_ONCE)
     for name, error in sweep.broken:
-        line = (
-            "what waits for %r is not looked at for a minute: %s; "
-            "look at it: celery -A proj redislock waiting %s"
-        )
-        tell(logger.error, line, name, error, quote(name))
+        line = "what waits for %r is not looked at for a minute: %s; look at it: %s"
+        tell(logger.error, line, name, error, command(f"redislock waiting {quote(name)}"))
     for each in sweep.unstarted:
         (tell_of_loss if each.is_lost else tell_of_lying)(each.name, each.id, repr(each.queue), each.times)
     if sweep.elsewhere:
@@ -110,10 +107,9 @@ def _tell_of_elsewhere(store: LockStore, elsewhere: Sequence[tuple[str, str]]) -
             continue
         line = (
             "what waits for %r stands still: its first message belongs to the broker %s, of which no worker "
-            "has been seen for a minute; start one, or send to this broker what waits for that: "
-            "celery -A proj redislock waiting --drain --home --all"
+            "has been seen for a minute; start one, or send to this broker what waits for that: %s"
         )
-        tell(logger.warning, line, name, to)
+        tell(logger.warning, line, name, to, command("redislock waiting --drain --home --all"))
 
 
 def emptying(store: LockStore) -> Callable[[], float]:

@@ -22,7 +22,7 @@ from celery_redislock.exceptions import RedisLockError
 from celery_redislock.locks.keylock import KeyLock, LockByName
 from celery_redislock.locks.lease import new_token
 from celery_redislock.locks.tasklock import TaskLock
-from celery_redislock.log import logger
+from celery_redislock.log import command, logger
 from celery_redislock.publishing.message import Message, identity_of, is_result_ignored, tick_token
 from celery_redislock.publishing.promote import OF_A_WORKER
 from celery_redislock.store.store import Hold, Mark
@@ -446,10 +446,9 @@ def release_dropped(
             _release_claim(lock, message, mark_ttl(app), may_have_run=bool(may_have_run))
     except RedisLockError as problem:
         logger.warning(
-            "could not release the claim on %r, which is left to expire; to release it sooner: "
-            "celery -A proj redislock release --queued --reason TEXT -- %s (%s)",
+            "could not release the claim on %r, which is left to expire; to release it sooner: %s (%s)",
             message.key,
-            quote(message.key),
+            command(f"redislock release --queued --reason TEXT -- {quote(message.key)}"),
             problem,
         )
 

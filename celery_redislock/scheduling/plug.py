@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery.signals import beat_init
 
-from celery_redislock.log import logger
+from celery_redislock.log import command, logger
 
 if TYPE_CHECKING:
     from celery_redislock.scheduling.beat import Beat
@@ -27,6 +27,7 @@ def prepare_beat(sender: Any = None, **_: Any) -> None:
     """``beat_init``, in beat's process, which survives what a receiver raises but for ``SystemExit``."""
     if "celery_redislock.task" not in sys.modules and not sender.app.conf.get("redislock_beat"):
         return  # no task is unique, and no entry is named
+    command("")  # what its threads print
     try:
         join(sender)
     except Exception as error:  # or it would send each tick beside the others

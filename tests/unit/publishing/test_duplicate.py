@@ -158,7 +158,7 @@ def test_a_skip_writes_one_line_that_says_what_is_known_of_the_holder(
         )
 
     (line,) = caplog.messages
-    assert re.match(begin + ".*" + words + ".*: celery -A proj redislock explain account:7$", line)
+    assert re.match(begin + ".*" + words + ".*: celery -A YOUR_APP redislock explain account:7$", line)
 
 
 @pytest.mark.parametrize("amount", [5, 700])
@@ -175,7 +175,7 @@ def test_a_skip_says_whether_its_arguments_differ_from_the_holders(
     (line,) = caplog.messages
     differs = ", which was called with other arguments that lock_key leaves out (to run both, one after the"
     assert (differs in line) == (amount == 700)
-    assert line.endswith(": celery -A proj redislock explain account:7")
+    assert line.endswith(": celery -A YOUR_APP redislock explain account:7")
 
 
 def test_a_task_skipped_as_a_duplicate_of_its_own_run_is_warned_about(shop: Shop, caplog: Any) -> None:

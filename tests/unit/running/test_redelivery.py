@@ -328,7 +328,7 @@ def test_that_a_message_waits_is_said_once_and_then_to_debug(
                 shop.run(shop.receive(message))
 
     lines = [(record.levelname, record.message) for record in caplog.records if "waits" in record.message]
-    said = "'account:7' is held by first: celery -A proj redislock explain account:7"
+    said = "'account:7' is held by first: celery -A YOUR_APP redislock explain account:7"
     for task_id in ("t1", "t2"):
         line = f"shop.sync[{task_id}] waits: {said}"
         assert [level for level, text in lines if text == line] == ["INFO", "DEBUG", "DEBUG"]
