@@ -142,6 +142,9 @@ class FailingStore(MemoryStore):
             cast("ManualClock", self._clock).advance(seconds)
         return super().await_bell(bell, 0.0)
 
+    def pause(self, seconds: float) -> None:
+        cast("ManualClock", self._clock).advance(seconds)
+
     def _answer(self, verb: str, answer: Any) -> Any:
         if verb in self.fails:
             raise LockUnavailable("memory", verb, "no answer")
@@ -189,6 +192,7 @@ class LinedStore(FailingStore):
         return True
 
     def park(self, name: str, id: str, entry: Entry, **options: Any) -> Parked:  # noqa: A002, ARG002
+        self._answer("park", None)
         self.entries.append(id)
         self.places.append(options["place"])
         return Parked("parked", 0, self.inspect(name))

@@ -57,6 +57,7 @@ request or reply lost      repeated once with the same token, on a new connectio
 request delayed            may reach the server after its release; the hold ends with its ttl
 server away at acquire     ``LockUnavailable``; a hold it may have taken is released later, but not a
                            claim that was taken in one step with its message
+server away in a wait      who stands in line asks again until its own time is up, and is told once
 server away at renewal     repeated until the deadline, then lost
 server away at release     released in the background, tried once a second, or it expires
 mark "done" lost           a copy of the message waits until "ending" expires, and runs again

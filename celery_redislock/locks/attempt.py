@@ -12,7 +12,7 @@ from json.encoder import encode_basestring_ascii as quoted
 from operator import methodcaller
 from typing import Any, TypeAlias, TypeVar
 
-from celery_redislock.exceptions import LockKeyError
+from celery_redislock.exceptions import LockKeyError, LockUnavailable
 from celery_redislock.locks.lease import Lease, new_token
 from celery_redislock.locks.process import hostname
 from celery_redislock.locks.watchdog import watchdog_of
@@ -73,8 +73,9 @@ class Attempt:
     def steps(self, timeout: float | None) -> "Steps[Hold | None]":
         """Acquire within so many seconds; ``None`` when held, else who held it at the last request.
 
-        ``None`` waits for ever, 0 asks once. Raises as :meth:`LockStore.acquire` and :meth:`LockStore.park`;
-        what is left of it then is released in the background.
+        ``None`` waits for ever, 0 asks once. Raises as :meth:`LockStore.acquire` and :meth:`LockStore.park`,
+        but from who stands in line ``LockUnavailable`` only when time is up; what is left of it then is
+        released in the background.
         """
         give_up = float("inf") if timeout is None else self.clock() + timeout
         pid = os.getpid()
@@ -96,7 +97,8 @@ class Attempt:
                 return (yield from self._ask_again(refused, give_up))
         self._begin_to_wait()
         try:
-            return (yield from self._stand_in_line(term, pid, refused, give_up))
+            waiting = self._stand_in_line(term, pid, refused, give_up)
+            return (yield from self._insisting(waiting, give_up))
         except BaseException:
             if pid == os.getpid():
                 # It holds the lock by now, or will be handed it, for so long.
@@ -115,7 +117,7 @@ class Attempt:
         longest = LONGEST
         while holder is not None and (left := give_up - self.clock()) > 0:
             pause = min(left, _chance.uniform(SHORTEST, longest))
-            yield lambda _store: time.sleep(pause)  # noqa: B023  carried out at once
+            yield methodcaller("pause", pause)
             before = self.clock()
             holder = yield from self.steps(0)
             # Those who ask for long need more room between them.
@@ -209,6 +211,34 @@ class Attempt:
                 yield lambda store: store.leave(term.name, term.token)
                 # Nobody has told who holds it: this does, or takes it.
                 return refused or (yield from self._take(term, pid))
+
+    def _insisting(self, steps: "Steps[T]", give_up: float) -> "Steps[T]":
+        """Carry out the steps of one that waits, each until the server can be reached, or time is up.
+
+        The first one is made once: it is not in line before that is answered.
+        """
+        stands = was_told = False
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    answer = yield step
+                except LockUnavailable as error:
+                    left = give_up - self.clock()
+                    if not stands or left <= 0:
+                        raise
+                    if not was_told:
+                        logger.warning(
+                            "%s; who waits for %r tries again until its time is up", error, self.key
+                        )
+                    was_told = True
+                    yield methodcaller("pause", min(left, self._pause() / 4))
+                else:
+                    stands = True
+                    step = steps.send(answer)
+        except StopIteration as last:
+            value: T = last.value
+            return value
 
     def facts(self, pid: int) -> str:
         """Return what this thread writes about itself as a holder from now on."""

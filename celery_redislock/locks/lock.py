@@ -111,8 +111,9 @@ class Lock(Holding[Held]):
             Whether this thread holds the lock now.
 
         Raises:
-            LockUnavailable: the server cannot be reached. A lock that the server has granted is
-                released in the background, as after any other error.
+            LockUnavailable: the server cannot be reached: at the first request, or when the time is up of one
+                that waits in line. A lock that the server has granted is released in the background, as after
+                any other error.
             LockKeyError: the key on the server is not a lock.
             LockOptionError: the timeout is no number of seconds.
             RuntimeError: another coroutine of this thread holds it; or this thread does, and ``reentrant`` is

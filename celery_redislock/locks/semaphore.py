@@ -260,7 +260,8 @@ class Semaphore(Permits):
         Raises:
             LockOptionError: more places than there are, or than :meth:`set_limit` has left while it waited;
                 or a time is no number of seconds.
-            LockUnavailable: the server cannot be reached; what it has granted is released in the background.
+            LockUnavailable: the server cannot be reached, as for a Lock; what it has granted is released in
+                the background.
             LockKeyError: the key on the server is not a lock.
         """
         kept = drive(self._store, self._acquiring(permits, timeout))

@@ -6,6 +6,7 @@ Both pass the same contract tests. The file is long because a verb's docstring i
 """
 
 import json
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
@@ -746,6 +747,10 @@ class LockStore(ABC):
         Returns:
             Whether it rang.
         """
+
+    def pause(self, seconds: float) -> None:
+        """Let so many seconds pass; nothing is sent."""
+        time.sleep(seconds)
 
     @abstractmethod
     def settle(self, name: str, id: str, ttl: float, *, sent: bool = True) -> bool:  # noqa: A002

@@ -708,12 +708,12 @@ def test_a_lost_answer_is_asked_for_again_under_the_same_token(
 def test_a_server_that_does_not_answer_costs_all_who_ask_a_bounded_time(
     faulty: RedisCase, proxy: FaultyProxy
 ) -> None:
-    """Law 9: those in the queue fail with the first; who waits in line is told within his second."""
+    """Law 9: those in the queue fail with the first; who waits in line within a second of its own time."""
 
     async def story(store: aio.Store) -> None:
         held = aio.Lock(store, "held")
         await held.acquire()
-        waits = asyncio.create_task(aio.Lock(store, "held").acquire())
+        waits = asyncio.create_task(aio.Lock(store, "held").acquire(1.0))
         assert await until(lambda: waiting(faulty, "held") == 1)
         proxy.black_hole()
         before = time.monotonic()

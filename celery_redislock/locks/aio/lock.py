@@ -125,8 +125,9 @@ class Lock(Holding[TaskHeld]):
             Whether this task holds the lock now.
 
         Raises:
-            LockUnavailable: the server cannot be reached. A lock that the server has granted is
-                released in the background, as after any other error.
+            LockUnavailable: the server cannot be reached: at the first request, or when the time is up of one
+                that waits in line. A lock that the server has granted is released in the background, as after
+                any other error.
             LockKeyError: the key on the server is not a lock.
             LockOptionError: the timeout is no number of seconds.
             LockLoopError: the store belongs to another loop.

@@ -129,6 +129,10 @@ class Verbs(RedisStore):
         """Ring a bell."""
         return self._scripts.begin("ring", [bell], [self._note_ms], _is_rung, name=bell)()
 
+    def pause(self, seconds: float) -> None:
+        """As :meth:`LockStore.pause`; the loop runs meanwhile."""
+        self._scripts.send("pause", understand=_is_rung, waits=seconds)
+
     def _look_for_replicas(self) -> None:
         """Nothing: :meth:`Store.drive` does."""
 
@@ -244,7 +248,9 @@ class Store:
             except Asked as asked:
                 (request,) = asked.args
             try:
-                answers.append(partial(_same, await self.answer(request)))
+                is_pause = request.operation == "pause"
+                answer = asyncio.sleep(request.waits) if is_pause else self.answer(request)
+                answers.append(partial(_same, await answer))
             except RedisLockError as error:
                 answers.append(partial(_raise, error))
 

@@ -243,7 +243,7 @@ class TestTheLine:
     @pytest.mark.parametrize("is_handed", [False, True])
     @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, LockUnavailable("memory", "park", "")])
     def test_an_error_leaves_the_line_in_the_background(
-        self, store: LinedStore, lock: Lock, other: Lock, error: Any, *, is_handed: bool
+        self, store: LinedStore, clock: ManualClock, lock: Lock, other: Lock, error: Any, *, is_handed: bool
     ) -> None:
         """Also where the lock has just been handed over: nobody has it afterwards."""
         lock.acquire()
@@ -251,6 +251,7 @@ class TestTheLine:
         def fail() -> bool:
             if is_handed:
                 store.hand_over()
+            clock.advance(5.0)
             raise error
 
         store.turns += [fail]
@@ -262,6 +263,32 @@ class TestTheLine:
         assert wait_until(lambda: store.left == store.entries, 10)
         hold = store.inspect("n")
         assert (hold is None) is is_handed
+
+    def test_a_server_that_is_away_is_asked_again_until_time_is_up_and_that_is_told_once(
+        self, store: LinedStore, clock: ManualClock, lock: Lock, other: Lock, caplog: Any
+    ) -> None:
+        """It stands in line, and says by its timeout how long it waits."""
+        lock.acquire()
+
+        def fail() -> bool:
+            clock.advance(1.0)
+            raise LockUnavailable("memory", "await_bell", "away")
+
+        store.turns += [fail, fail, fail, store.hand_over]
+        assert other.acquire(timeout=5.0)
+        assert len(store.entries) == 1
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+        assert "tries again until its time is up" in caplog.text
+
+    def test_a_server_that_is_away_before_it_stands_in_line_is_told_of_at_once(
+        self, store: LinedStore, lock: Lock, other: Lock
+    ) -> None:
+        lock.acquire()
+        for away in ("acquire", "park"):
+            store.fails = frozenset({away})
+            with pytest.raises(LockUnavailable):
+                other.acquire(timeout=5.0)
+            assert store.waits == []
 
     def test_a_leave_that_is_not_answered_is_owed(
         self, store: LinedStore, clock: ManualClock, lock: Lock, other: Lock
