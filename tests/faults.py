@@ -99,6 +99,12 @@ class FaultyProxy:
         """Accept and keep connections open, and forward nothing in either direction."""
         self._black_hole = on
 
+    def forget(self) -> None:
+        """Forward nothing more on the connections there are, which stay open on both sides; new ones work."""
+        with self._lock:
+            for link in self._links:
+                link.is_forgotten = True
+
     def reset(self) -> None:
         """Cut every connection there is."""
         with self._lock:
@@ -136,7 +142,7 @@ class FaultyProxy:
 
     def _requests(self, link: "_Link") -> None:
         for data in _received(link.client):
-            if self._black_hole:
+            if self._black_hole or link.is_forgotten:
                 continue
             link.fault = fault = self._fault_of(data)
             match fault:
@@ -166,7 +172,7 @@ class FaultyProxy:
                 case Fault.SLOW:
                     time.sleep(self.delay)
             time.sleep(self.drag)
-            if not self._black_hole:
+            if not (self._black_hole or link.is_forgotten):
                 _send(link.client, data)
         link.close()
 
@@ -204,6 +210,7 @@ class _Link:
         self.client = client
         self.server = server
         self.fault: Fault | None = None
+        self.is_forgotten = False
         self._is_reset = False
 
     def close(self, *, reset: bool = False) -> None:

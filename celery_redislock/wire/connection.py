@@ -7,11 +7,13 @@ to ``SET NX`` into a wait for one's own orphan. So this module keeps bare
 """
 
 import re
+import socket
 from collections import defaultdict, deque
 from collections.abc import Mapping
 from contextlib import suppress
 from copy import copy
 from functools import partial
+from math import inf
 from os import getpid
 from select import select
 from typing import Any
@@ -28,6 +30,16 @@ from celery_redislock.wire.thread import beside
 #: Connections kept open while nobody uses them: as many as most processes have threads.
 MOST_IDLE = 32
 
+#: Seconds without a request after which a connection is made anew. A firewall, a balancer or a NAT may have
+#: cut it without a word: its next request would wait for its whole timeout, and so would a look at whether it
+#: still leads anywhere.
+LONGEST_IDLE = 30.0
+
+#: The kernel asks after ten seconds of silence, and then three times, which is over before. So what forgets
+#: silent connections does not see one, and those that nobody uses any more end (TCP_KEEPALIVE: on macOS).
+_PROBES = {"TCP_KEEPIDLE": 10, "TCP_KEEPALIVE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+_KEEPALIVE = {getattr(socket, name): value for name, value in _PROBES.items() if hasattr(socket, name)}
+
 #: Options that let a server make redis-py wait ten seconds instead of the socket timeout while it is being
 #: moved (Redis Enterprise; on by default from redis 8 on, ``maint_notifications.py``). Leases would expire.
 _RELAXED = re.compile(r"maint_notifications_|maintenance_|orig_|oss_cluster_")
@@ -42,8 +54,10 @@ class Connections:
     8.1.0, ``connection.py``, ``disconnect``).
 
     Each connection counts in ``redislock_unread`` the requests whose answers
-    nobody waited for; they are read before its next one. A connection in step
-    is put back into its ``redislock_idle``.
+    nobody waited for; they are read before its next one. From
+    ``redislock_until`` on, a reading of the clock, it is to be connected, or
+    connected anew. A connection in step is put back into its
+    ``redislock_idle``.
     """
 
     #: A script, and a command that waits for its effects elsewhere, can share a connection.
@@ -78,6 +92,8 @@ class Connections:
             "encoding": "utf-8",
             "health_check_interval": 0,
         }
+        if issubclass(pool.connection_class, redis.Connection):
+            self._kwargs = {"socket_keepalive_options": _KEEPALIVE, **self._kwargs, "socket_keepalive": True}
         if bounds_sentinels and "connection_pool" in self._kwargs:
             self._kwargs["connection_pool"] = asking_anew(self._kwargs["connection_pool"], socket_timeout)
         self._forget()
@@ -142,6 +158,7 @@ class Connections:
     def _open(self) -> Any:
         connection: Any = self._pool.connection_class(**self._kwargs)
         connection.redislock_unread = 0
+        connection.redislock_until = -inf
         connection.redislock_idle = self._idle[beside.get()]
         if beside.get() is not None and hasattr(self._pool, "sentinel_manager"):
             connection.connection_pool = asking_anew(connection.connection_pool)

@@ -17,7 +17,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from celery_redislock.exceptions import LockOptionError
-from celery_redislock.wire.connection import Connections, asking_anew
+from celery_redislock.wire.clock import boottime
+from celery_redislock.wire.connection import LONGEST_IDLE, Connections, asking_anew
 from celery_redislock.wire.wire import Answers, ErrorReply, Nonsense
 
 #: Requests of a loop that are on their way at once. Of 16 connections another one reads the bells, and one is
@@ -69,6 +70,7 @@ class Wire(asyncio.Protocol):
     Attributes:
         data: what has come since the last request; nothing, where it is at rest.
         until: the loop's time until which an answer is waited for.
+        kept_until: when it has been at rest for too long; it is made anew then.
     """
 
     def __init__(self, connection: Any) -> None:
@@ -79,6 +81,7 @@ class Wire(asyncio.Protocol):
         self.data = bytes(connection._reader._buffer)
         self._waiter: asyncio.Future[None] = self._loop.create_future()
         self.until = AT_REST
+        self.kept_until = AT_REST
         self._timer: asyncio.TimerHandle | None = None
         #: Why no answer will come.
         self._error: Exception | None = None
@@ -242,7 +245,7 @@ class OwnWires(Wires):
     def take(self) -> Wire | None:  # noqa: D102
         while self._idle:
             wire = self._idle.pop()
-            if wire.is_at_rest:
+            if wire.is_at_rest and boottime() < wire.kept_until:
                 return wire
             wire.close()
         return None
@@ -268,6 +271,7 @@ class OwnWires(Wires):
     def keep(self, wire: Wire) -> None:  # noqa: D102
         wire.data = b""
         wire.until = AT_REST
+        wire.kept_until = boottime() + LONGEST_IDLE
         self._idle.append(wire)
 
     def drop_idle(self) -> None:  # noqa: D102

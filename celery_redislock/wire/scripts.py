@@ -18,7 +18,7 @@ import redis
 from celery_redislock.exceptions import LockKeyError, LockUnavailable
 from celery_redislock.log import logger
 from celery_redislock.wire.clock import Clock, boottime
-from celery_redislock.wire.connection import Connections
+from celery_redislock.wire.connection import LONGEST_IDLE, Connections
 from celery_redislock.wire.thread import tell
 from celery_redislock.wire.wire import PIECE, Answers, ErrorReply, Nonsense, left_of, send, told, whole
 
@@ -135,26 +135,25 @@ class Scripts:
         """
         request = self._request(operation, keys, args)
         connection = self._connections.take()
-        sock = connection._sock
-        read = self._converse
-        begun: Any = None
+        call = request, operation, keys, confirm, within, waits
         sent_at = self._clock()
         # A connection at rest, and an answer in one piece: nearly always. All else goes another way.
-        if sock and not (connection.redislock_unread or confirm or within) and len(request) <= PIECE:
+        if sent_at < connection.redislock_until and not (
+            connection.redislock_unread or confirm or within or len(request) > PIECE
+        ):
             try:
-                sock.sendall(request)
-                read = self._read
+                connection._sock.sendall(request)
             except OSError as error:
-                begun = error
+                return partial(self._converse, connection, sent_at, error, understand, name, call)
             except BaseException:
                 connection.disconnect()
                 raise
-        call = request, operation, keys, confirm, within, waits
-        return partial(read, connection, sent_at, begun, understand, name, call)
+            else:
+                connection.redislock_until = sent_at + LONGEST_IDLE
+                return partial(self._read, connection, sent_at, understand, name, call)
+        return partial(self._converse, connection, sent_at, None, understand, name, call)
 
-    def _read(
-        self, connection: Any, sent_at: float, begun: Any, understand: Understand[T], name: str, call: _Call
-    ) -> T:
+    def _read(self, connection: Any, sent_at: float, understand: Understand[T], name: str, call: _Call) -> T:
         """Read the answer to a request that was sent on a connection at rest."""
         try:
             begun = connection._sock.recv(PIECE)
@@ -342,9 +341,14 @@ def failure(
 def ready(connection: Any, within: float | None, patience: float, give_up: float, clock: Clock) -> Any:
     """Return the socket of a connection, ready for a request: connect, read the answers nobody waited for.
 
-    Each step may take ``patience`` seconds, as long as it is not ``give_up`` when it begins. A Sentinel's
-    connection looks for the primary in ``connect()``.
+    One that was idle for too long is connected anew. Each step may take ``patience`` seconds, as long as it
+    is not ``give_up`` when it begins. A Sentinel's connection looks for the primary in ``connect()``.
     """
+    now = clock()
+    if now >= connection.redislock_until:
+        connection.disconnect()
+        connection.redislock_unread = 0
+    connection.redislock_until = now + LONGEST_IDLE
     if connection._sock and not connection.redislock_unread and within is None:
         return connection._sock
     if connection._sock is None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from celery_redislock.exceptions import LockKeyError, LockOptionError, LockUnavailable
 from celery_redislock.wire.clock import Clock, boottime
-from celery_redislock.wire.connection import Connections
+from celery_redislock.wire.connection import LONGEST_IDLE, Connections
 from celery_redislock.wire.scripts import (
     OF_CONNECTION,
     OTHER_SHAPES,
@@ -189,7 +189,11 @@ class Servers(Scripts):
         missing: dict[int, Any] = {}
         for at in attempts:
             connection = self._servers[at].connections.take()
-            (missing if connection._sock is None else lent)[at] = connection
+            if (now := self._clock()) < connection.redislock_until:
+                connection.redislock_until = now + LONGEST_IDLE
+                lent[at] = connection
+            else:
+                missing[at] = connection
         unsent = _send_each(lent, attempts, give_up, self._clock)
         if missing:
             opened = self._opened(call, missing, found, len(lent), by)
