@@ -61,6 +61,10 @@ class SingletonTask(Task):
     ``before_start`` runs before the lock is taken, also for a run that is then skipped; ``on_success``,
     ``on_failure``, ``after_return`` and links run after it was released. ``map``, ``starmap`` and
     ``chunks`` call bodies directly and are not locked.
+
+    Among several bases it stands last, directly before Celery's ``Task``, in whichever order they are
+    written: ``class Sync(SingletonTask, Theirs)`` has the bases ``(Theirs, SingletonTask)``. So the methods
+    of the other classes of tasks are called, around its own.
     """
 
     #: The worker's main process knows each run's token through this class, and releases for killed children.
@@ -106,14 +110,28 @@ class SingletonTask(Task):
 
     #: This class's own names, which are no options of a subclass.
     _lock_names: frozenset[str] = frozenset()
+    #: Its results are of another class as well.
+    _has_own_results = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Wrap a ``__call__`` that a subclass overrides, so that it cannot step around the lock."""
+        """Stand last among the bases; put around what a subclass overrides what no order can do.
+
+        A ``__call__`` of its own must not step around the lock, and its own results must tell duplicates.
+        """
         super().__init_subclass__(**kwargs)
-        # As the class resolves it: a mixin that stands before this class steps around it just as well.
-        call = cls.__call__
-        if call is not SingletonTask.__call__ and not hasattr(call, "_redislock_wrapped"):
-            cls.__call__ = _locked(call)  # type: ignore[method-assign]
+        order = cls.__mro__
+        if order[order.index(SingletonTask) + 1] is not Task:
+            # Before another class, this one would publish what that one holds back, and step around its call.
+            others = (base for base in cls.__bases__ if base is not SingletonTask)
+            cls.__bases__ = (*others, SingletonTask)
+        for name, wrap in (("__call__", _locked), ("AsyncResult", _joining)):
+            # As the class resolves it: a mixin that stands before this class is wrapped just as well.
+            method = getattr(cls, name)
+            if method is not getattr(SingletonTask, name) and not hasattr(method, "_redislock_wrapped"):
+                wrapped = wrap(method if name in vars(cls) else _next(cls, name))
+                wrapped._redislock_wrapped = True  # type: ignore[attr-defined]  # so that it is wrapped once
+                setattr(cls, name, wrapped)
+        cls._has_own_results = cls.AsyncResult is not SingletonTask.AsyncResult
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the body; in a worker, under the lock."""
@@ -145,7 +163,7 @@ class SingletonTask(Task):
     def start_strategy(self, app: Any, consumer: Any, **kwargs: Any) -> Any:
         """Return what a worker does with a message it receives: it parks one that must wait for its lock.
 
-        Any other goes to the task's ``Strategy``, Celery's or its own.
+        Any other goes to Celery's strategy. One that a subclass puts in front calls ``super()``.
         """
         from celery_redislock.receiving.parking import strategy
 
@@ -243,20 +261,22 @@ class SingletonTask(Task):
 
     @classmethod
     def _lock_problems(cls) -> list[str]:
-        """Return what is wrong with the class beside its options: a ``Request`` of its own."""
-        if cls.Request == _REQUEST:
-            return []
-        from celery.utils.imports import symbol_by_name
-
-        from celery_redislock.receiving.request import LockRequest
-
-        if issubclass(symbol_by_name(cls.Request), LockRequest):
-            return []
-        problem = (
-            f"its Request class {cls.Request!r} is not a subclass of celery_redislock.receiving.request."
-            "LockRequest, so nothing would release the lock of a killed pool child; derive it from that class"
-        )
-        return [problem]
+        """Return what is wrong with the class beside its options: its ``Request``, its ``Strategy``."""
+        problems = []
+        if not _is_ours(cls.Request):
+            problems.append(
+                f"its Request class {cls.Request!r} is not a subclass of celery_redislock.receiving.request."
+                "LockRequest, so nothing would release the lock of a killed pool child; derive it from that "
+                "class"
+            )
+        if cls.Strategy != Task.Strategy:
+            owner = next(kind for kind in cls.__mro__ if "Strategy" in vars(kind))
+            problems.append(
+                f"the Strategy of {owner.__name__} is not Celery's, so its bodies may run past the lock, and "
+                "nothing would release their claims; leave SingletonTask out of the bases, or write what the "
+                "Strategy does as a start_strategy that calls super()"
+            )
+        return problems
 
 
 SingletonTask._lock_names = frozenset(dir(SingletonTask))
@@ -290,8 +310,39 @@ def _locked(call: Callable[..., Any]) -> Callable[..., Any]:
         own = functools.partial(call, self)
         return _enter(self, own, own, args, kwargs)
 
-    locked._redislock_wrapped = True  # type: ignore[attr-defined]  # so that it is wrapped once
     return locked
+
+
+def _joining(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Let the results that a subclass makes be this package's as well."""
+
+    @functools.wraps(make)
+    def both(self: SingletonTask, *args: Any, **kwargs: Any) -> Any:
+        from celery_redislock.publishing.results import joined
+
+        return joined(make(self, *args, **kwargs))
+
+    return both
+
+
+def _next(cls: type[SingletonTask], name: str) -> Callable[..., Any]:
+    """Return what calls the method that a class inherits, which may be another one in its subclasses."""
+
+    def inherited(self: SingletonTask, *args: Any, **kwargs: Any) -> Any:
+        return getattr(super(cls, self), name)(*args, **kwargs)
+
+    return inherited
+
+
+def _is_ours(request: Any) -> bool:
+    """Whether a class of requests, or its name, is this package's, or derived from it."""
+    if request == _REQUEST:
+        return True
+    from celery.utils.imports import symbol_by_name
+
+    from celery_redislock.receiving.request import LockRequest
+
+    return issubclass(symbol_by_name(request), LockRequest)
 
 
 def _of_django(task: SingletonTask, name: str) -> Callable[..., Any]:

@@ -2,6 +2,7 @@
 
 import time
 from datetime import timezone
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from celery.exceptions import TaskRevokedError
@@ -47,7 +48,7 @@ def _described(result: Any) -> str:
 
 
 def _reduced(self: Any) -> tuple[Any, ...]:
-    return _rebuild, (self.__class__, self.__reduce_args__(), self.is_duplicate, self.period)
+    return _rebuild, (self._of or self.__class__, self.__reduce_args__(), self.is_duplicate, self.period)
 
 
 class LockResult(AnyResult):
@@ -69,6 +70,9 @@ class LockResult(AnyResult):
     is_duplicate: bool = False
     period: Period | None = None
     waits_behind: str | None = None
+    _cache: Any = None
+    #: The class of another's results that it is as well; see :func:`joined`.
+    _of: type[Any] | None = None
     __repr__ = _described
     __reduce__ = _reduced
 
@@ -122,14 +126,16 @@ class LockResult(AnyResult):
 
         ``ignored``: nobody stores that result, so that ``get()`` returns at once.
         """
-        result = cls.__new__(cls)
-        result.id = owner
-        result.app = task.app
-        result.backend = task.backend
+        if task._has_own_results:
+            result: LockResult = task.AsyncResult(owner)
+        else:
+            result = cls.__new__(cls)
+            result.id = owner
+            result.app = task.app
+            result.backend = task.backend
         if hold.is_period or _ACCEPTED in hold.text:
             now = time.time()
             result.period = Period(hold.name, now, now + hold.expires_in)
-        result._cache = None
         result._ignored = ignored
         result.is_duplicate = True
         return result
@@ -151,6 +157,7 @@ class LockEagerResult(AnyEagerResult):
 
     is_duplicate: bool = False
     period: Period | None = None
+    _of: type[Any] | None = None
     __repr__ = _described
     __reduce__ = _reduced
 
@@ -171,8 +178,23 @@ class LockEagerResult(AnyEagerResult):
         return cls(*result.__reduce_args__())
 
 
-def _rebuild(cls: type[Any], args: tuple[Any, ...], is_duplicate: bool, period: Period | None) -> Any:
-    result = cls(*args)
+def joined(result: Any) -> Any:
+    """Make a result that another class of tasks made one of this package's as well, and return it."""
+    if isinstance(result, AsyncResult):
+        result.__class__ = _joined(result.__class__)
+    return result
+
+
+@cache
+def _joined(kind: Any) -> Any:
+    """Return the class of results that is this one and this package's; its own methods go before."""
+    if hasattr(kind, "is_duplicate"):
+        return kind
+    return LockResult if kind is AsyncResult else type(kind.__name__, (kind, LockResult), {"_of": kind})
+
+
+def _rebuild(cls: Any, args: tuple[Any, ...], is_duplicate: bool, period: Period | None) -> Any:
+    result = _joined(cls)(*args)
     result.is_duplicate = is_duplicate
     result.period = period
     return result

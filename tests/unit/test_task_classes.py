@@ -1,10 +1,19 @@
 """Task classes of the users' own: whatever they override, and however, the lock is not stepped around."""
 
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, ClassVar
+from unittest.mock import MagicMock
 
 import pytest
+from celery import Task
+from celery.contrib.abortable import AbortableAsyncResult, AbortableTask
+from celery.result import AsyncResult
 
-from celery_redislock import SingletonTask
+from celery_redislock import LockOptionError, LockResult, SingletonTask
+from celery_redislock.publishing.results import LockEagerResult
 from tests.unit.shop import KEY, Shop, body
 
 
@@ -64,3 +73,279 @@ def test_a_call_of_a_classs_own_runs_once(shop: Shop, base: type[Seen], calls: l
         "worker": ["acquire", "acquire", "release"],
     }
     assert shop.store.calls == asked[way]
+
+
+# --- beside another base class ---------------------------------------------------------------
+
+
+class Options(SingletonTask):
+    """A project's own base, which only sets options."""
+
+    abstract = True
+    lock_ttl = 20
+
+
+#: A class of tasks with another base of theirs, by where they stand.
+ORDERS: dict[str, Callable[[Any], Any]] = {
+    "before": lambda theirs: type("Before", (theirs, SingletonTask), {"abstract": True}),
+    "after": lambda theirs: type("After", (SingletonTask, theirs), {"abstract": True}),
+    "after one derived": lambda theirs: type("Derived", (Options, theirs), {"abstract": True}),
+    "after, and derived": lambda theirs: type("Sub", (ORDERS["after"](theirs),), {"abstract": True}),
+    "between others": lambda theirs: type(
+        "Both", (ORDERS["after"](Plain), theirs, Plain), {"abstract": True}
+    ),
+}
+in_any_order = pytest.mark.parametrize("order", ORDERS)
+
+
+class Plain(Task):
+    """Another class of tasks, which overrides nothing."""
+
+
+class Session(Task):
+    """Opens something around each body: an app's context, a transaction, a guard."""
+
+    open_now: ClassVar[list[str]] = []
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        self.open_now.append("session")
+        yield
+        self.open_now.pop()
+
+
+class SessionThenRun(Session):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self.opened():
+            return self.run(*args, **kwargs)
+
+
+class SessionThenSuper(Session):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self.opened():
+            return super().__call__(*args, **kwargs)
+
+
+@in_any_order
+@pytest.mark.parametrize("theirs", [SessionThenRun, SessionThenSuper])
+@pytest.mark.parametrize("way", ["worker", "applied", "called"])
+def test_the_call_of_another_base_is_around_each_body(shop: Shop, theirs: Any, order: str, way: str) -> None:
+    """Once, and in a worker inside the lock: a transaction in it ends before the lock is released."""
+    seen = []
+
+    def note(account_id: int) -> int:
+        seen.append([*Session.open_now, *(state for _, state in shop.states())])
+        return account_id
+
+    task = shop.unique(note, base=ORDERS[order](theirs), lock_key=KEY)
+
+    if way == "worker":
+        task.delay(7)
+        assert shop.run() == 7
+    else:
+        assert (task.apply((7,)).get() if way == "applied" else task(7)) == 7
+
+    assert seen == [["session", "running"] if way == "worker" else ["session"]]
+    assert shop.held() == {}
+
+
+@in_any_order
+def test_results_of_another_base_are_this_packages_too(shop: Shop, order: str) -> None:
+    """An accepted call's, a duplicate's, and one made of an id; pickled as well."""
+    task = shop.unique(body, base=ORDERS[order](AbortableTask))
+    results = [task.delay(7), task.delay(7), task.AsyncResult("x")]
+
+    for result in [*results, *pickle.loads(pickle.dumps(results))]:  # noqa: S301  our own bytes
+        assert isinstance(result, AbortableAsyncResult)
+        assert isinstance(result, LockResult)
+
+    assert [result.is_duplicate for result in results] == [False, True, False]
+    assert results[1].id == results[0].id
+    assert repr(results[1]) == f"<AbortableAsyncResult: {results[0].id} (duplicate)>"
+    again = pickle.loads(pickle.dumps(results[1]))  # noqa: S301  our own bytes
+    assert (again.id, again.is_duplicate, type(again)) == (results[0].id, True, type(results[1]))
+
+
+@in_any_order
+def test_a_body_learns_that_it_is_aborted(shop: Shop, order: str) -> None:
+    """``is_aborted`` asks the class of the result that the task makes."""
+    seen: list[bool] = []
+    task = shop.noting(seen, lambda task: task.is_aborted(), base=ORDERS[order](AbortableTask))
+    for account in (7, 8):
+        result = task.delay(account)
+        if account == 8:
+            result.abort()
+        shop.run()
+
+    assert seen == [False, True]
+
+
+class PlainResults(Task):
+    def AsyncResult(self, task_id: str, **_: Any) -> Any:  # noqa: N802  Celery's name
+        return AsyncResult(task_id, backend=self.backend, app=self.app)
+
+
+@in_any_order
+def test_plain_results_of_another_base_tell_duplicates(shop: Shop, order: str) -> None:
+    task = shop.unique(body, base=ORDERS[order](PlainResults))
+
+    results = [task.delay(7), task.delay(7)]
+
+    assert [(type(result), result.is_duplicate) for result in results] == [
+        (LockResult, False),
+        (LockResult, True),
+    ]
+
+
+class AtCommit(Task):
+    """Publishes when a transaction commits, as many projects' bases do."""
+
+    waiting: ClassVar[list[Callable[[], Any]]] = []
+
+    def apply_async(self, *args: Any, **kwargs: Any) -> Any:
+        self.waiting.append(partial(super().apply_async, *args, **kwargs))
+
+
+@pytest.fixture
+def commit() -> Iterator[Callable[[], list[Any]]]:
+    """Publishes what waits for the transaction's end; returns the results."""
+
+    def commit() -> list[Any]:
+        results = [publish() for publish in AtCommit.waiting]
+        AtCommit.waiting.clear()
+        return results
+
+    yield commit
+    AtCommit.waiting.clear()
+
+
+@in_any_order
+def test_what_is_published_at_commit_is_claimed_then(
+    shop: Shop, commit: Callable[[], list[Any]], order: str
+) -> None:
+    """So a transaction that is rolled back leaves nothing; of two calls that commit, one is a duplicate."""
+    task = shop.unique(body, base=ORDERS[order](AtCommit))
+    for _ in range(2):
+        task.delay(7)
+    assert (shop.held(), shop.messages()) == ({}, [])
+
+    results = commit()
+
+    assert [result.is_duplicate for result in results] == [False, True]
+    assert [state for _, state in shop.states()] == ["queued"]
+    assert shop.run() == 7
+    assert shop.held() == {}
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_what_another_base_derives_from_one_that_is_there_is_called(shop: Shop, order: str) -> None:
+    """A class that stands between a method and its wrapper is not stepped around."""
+    seen = []
+
+    class First(Task):
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            seen.append("first")
+            return super().__call__(*args, **kwargs)
+
+    class Second(First):
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            seen.append("second")
+            return super().__call__(*args, **kwargs)
+
+    base: Any = type("Diamond", (ORDERS[order](First), Second), {})
+    shop.unique(body, base=base).delay(7)
+
+    assert shop.run() == 7
+    assert seen == ["second", "first"]
+
+
+class Everything(Task):
+    """Overrides what ``SingletonTask`` does, and goes on to it each time."""
+
+    seen: ClassVar[list[str]] = []
+    is_told = False
+
+    def _note(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        Everything.seen.append(name)
+        return getattr(super(), name)(*args, **kwargs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._note("__call__", *args, **kwargs)
+
+    def apply_async(self, *args: Any, **kwargs: Any) -> Any:
+        return self._note("apply_async", *args, **kwargs)
+
+    def apply(self, *args: Any, **kwargs: Any) -> Any:
+        return self._note("apply", *args, **kwargs)
+
+    def AsyncResult(self, *args: Any, **kwargs: Any) -> Any:  # noqa: N802  Celery's name
+        return self._note("AsyncResult", *args, **kwargs)
+
+    def start_strategy(self, *args: Any, **kwargs: Any) -> Any:
+        return self._note("start_strategy", *args, **kwargs)
+
+    @classmethod
+    def on_bound(cls, app: Any) -> None:
+        super().on_bound(app)
+        cls.is_told = True
+
+
+@in_any_order
+def test_a_base_that_overrides_everything_is_called_each_time(shop: Shop, order: str) -> None:
+    task = shop.unique(body, base=ORDERS[order](Everything))
+    Everything.seen.clear()
+
+    results = [task.delay(7), task.delay(7)]
+    shop.run()
+    eager = task.apply((7,))
+    task.start_strategy(shop.app, MagicMock())
+
+    assert [*map(type, [*results, eager])] == [LockResult, LockResult, LockEagerResult]
+    assert [result.is_duplicate for result in [*results, eager]] == [False, True, False]
+    published = ["apply_async", "AsyncResult"]
+    assert task.is_told
+    assert Everything.seen == [*published, *published, "__call__", "apply", "__call__", "start_strategy"]
+    assert shop.held() == {}
+
+
+class Batches(Task):
+    """As those of celery-batches: what it receives goes to the pool by a way of its own."""
+
+    def Strategy(self, *_: Any) -> Any:  # noqa: N802  Celery's name
+        return lambda *_, **__: None
+
+
+class TheirRequest(Task):
+    Request = "celery.worker.request:Request"
+
+
+@in_any_order
+@pytest.mark.parametrize(
+    ("theirs", "problem"),
+    [
+        (Batches, "the Strategy of Batches is not Celery's, .* leave SingletonTask out of the bases"),
+        (TheirRequest, "its Request class 'celery.worker.request:Request' is not a subclass"),
+    ],
+)
+def test_a_base_past_which_no_lock_is_released_is_refused(
+    shop: Shop, theirs: Any, problem: str, order: str
+) -> None:
+    """Where the class is bound: its claims would stand for an hour."""
+    with pytest.raises(LockOptionError, match=problem):
+        shop.unique(body, base=ORDERS[order](theirs))
+
+
+def test_the_first_of_two_bases_still_decides_their_options() -> None:
+    """Only ``SingletonTask`` itself gives way: its own attributes are defaults."""
+
+    class Theirs(Task):
+        acks_late = True
+        lock_ttl = 40
+
+    class Mine(SingletonTask):
+        acks_late = False
+        lock_ttl = 20
+
+    for bases, acks_late, ttl in [((Mine, Theirs), False, 20), ((Theirs, Mine), True, 40)]:
+        made: Any = type("Made", bases, {})
+        assert (made.acks_late, made.lock_ttl) == (acks_late, ttl)

@@ -151,8 +151,7 @@ def test_one_that_is_parked_behind_a_run_that_is_over_starts_when_that_is_heard(
     assert task.lock_for(7).waiting() == []
 
 
-@pytest.mark.parametrize("where", ["class", "instance"])
-def test_a_strategy_of_the_tasks_own_gets_what_need_not_wait(shop: Shop, where: str) -> None:
+def test_a_strategy_that_a_task_is_given_gets_what_need_not_wait(shop: Shop) -> None:
     """And not what waits: that is parked, in order, as with Celery's own."""
     handled: list[str] = []
 
@@ -160,9 +159,8 @@ def test_a_strategy_of_the_tasks_own_gets_what_need_not_wait(shop: Shop, where: 
         return lambda message, *_, **__: handled.append(message.headers["id"])
 
     promote.install(shop.app, shop.store)
-    task = shop.unique(body, **RUNNING_ONLY, **({"Strategy": staticmethod(own)} if where == "class" else {}))
-    if where == "instance":
-        task.Strategy = own
+    task = shop.unique(body, **RUNNING_ONLY)
+    task.Strategy = own
     task.apply_async((7,), task_id="t1")
     in_hand = shop.receive()
     receive = task.start_strategy(shop.app, CONSUMER)
