@@ -38,7 +38,7 @@ _ON_RABBITMQ = {RABBITMQ, *RABBITMQ_QUEUES}
 #: Fixtures that open projects.
 _PROJECTS = {
     "project", "prefork", "new_project", "faulty", "open_scene", "rabbitmq", "site_on", "new_site",
-    "new_watched",
+    "new_watched", "classes",
 }  # fmt: skip
 
 
