@@ -347,9 +347,6 @@ def _is_ours(request: Any) -> bool:
 
 def _of_django(task: SingletonTask, name: str) -> Callable[..., Any]:
     """Celery picks ``DjangoTask`` by itself under Django, but not where a base class is named."""
-    theirs: Callable[..., Any] | None = getattr(super(SingletonTask, task), name, None)
-    if theirs is not None:
-        return theirs
     try:
         from celery.contrib.django.task import DjangoTask
     except ImportError as error:
