@@ -312,21 +312,23 @@ class TestWaitingByChance:
     """Where a store keeps no lines, a ``Lock`` asks again after random pauses."""
 
     @pytest.fixture
-    def lineless(self) -> FailingStore:
-        store = FailingStore()
+    def lineless(self, clock: ManualClock) -> FailingStore:
+        store = FailingStore(clock=clock)
         store.keeps_lines = False
         return store
 
-    def test_who_waits_gets_the_lock_after_its_holder(self, lineless: FailingStore) -> None:
-        first = Lock(lineless, "n", ttl=0.3, auto_renew=False)
+    def test_who_waits_gets_the_lock_after_its_holder(
+        self, lineless: FailingStore, clock: ManualClock
+    ) -> None:
+        first = Lock(lineless, "n", ttl=0.3, auto_renew=False, clock=clock)
         first.acquire()
 
-        assert Lock(lineless, "n", auto_renew=False).acquire(10.0)
+        assert Lock(lineless, "n", auto_renew=False, clock=clock).acquire(10.0)
         assert lineless.lines() == []
 
-    def test_a_wait_ends_at_its_bound(self, lineless: FailingStore) -> None:
+    def test_a_wait_ends_at_its_bound(self, lineless: FailingStore, clock: ManualClock) -> None:
         """With a last attempt then."""
-        Lock(lineless, "n", owner="first", auto_renew=False).acquire()
+        Lock(lineless, "n", owner="first", auto_renew=False, clock=clock).acquire()
 
-        with pytest.raises(LockBusy, match="held by first"), Lock(lineless, "n", wait=0.1):
+        with pytest.raises(LockBusy, match="held by first"), Lock(lineless, "n", wait=0.1, clock=clock):
             pytest.fail("the block was entered")
