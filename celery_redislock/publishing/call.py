@@ -15,6 +15,7 @@ from celery_redislock.declaring.scopes import OF_PERIOD, Scope
 from celery_redislock.locks.lease import new_token
 from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.publishing.message import HEADER, NO_OPTIONS, Message, is_result_ignored, tick_token
+from celery_redislock.publishing.tick import Tick
 from celery_redislock.store.store import owner_name
 
 #: A workflow waits for a message with one of these options, or it follows a run. ``reply_to``: a frozen
@@ -54,7 +55,7 @@ class Call:
     """One ``apply_async`` of a unique task.
 
     Attributes:
-        task_id: fixed by the caller (``has_fixed_id``), or new.
+        task_id: fixed by the caller, or by the tick that the call is for (``has_fixed_id``); or new.
         options: Celery's options of the publish, without this package's.
         inherited: the header of the message whose task id is published again: by its run (a retry), or by
             the worker's main process.
@@ -88,6 +89,7 @@ class Call:
     _has_own_key = False
     inherited: Message | None = None
     _travels: Mapping[str, Any] = NO_OPTIONS
+    _tick: Tick | None = None
 
     def __init__(
         self,
@@ -154,6 +156,9 @@ class Call:
         options = self.options
         headers = options.get("headers")
         self.inherited = inherited = Message.of(headers, self.task_id) if headers else None
+        if headers and not self.has_fixed_id:
+            self._tick = Tick.of(options)
+            self.has_fixed_id = bool(self._tick)
         travels = inherited.options if inherited is not None else NO_OPTIONS
         if asked or travels:
             self.lock_options = self.declaration.for_call(asked, inherited=travels)
@@ -167,7 +172,12 @@ class Call:
 
     def take_tick(self) -> None:
         """Take the identity of a tick, if the call is for one: another beat may have sent it before."""
-        token = tick_token(self.options.get("headers"), self.task_id)
+        options = self.options
+        if self._tick is not None:
+            self.task_id = self._tick.name(options, self.task.name, self.lock.key, self.args, self.kwargs)
+            self.lock = self.lock._replace(owner=self.task_id)
+            self.claim_lock = self.claim_lock._replace(owner=self.task_id)
+        token = tick_token(options.get("headers"), self.task_id)
         if token is not None:
             self.token = token
             self.is_tick = True

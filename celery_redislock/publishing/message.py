@@ -27,7 +27,8 @@ from celery_redislock.store.store import owner_name
 #: The message header's name.
 HEADER = "redislock"
 
-#: The header of what beat sends: the tick, ``APP/ENTRY@MOMENT``. A tick sent twice is the same message.
+#: The header of what beat sends: the tick, ``APP/ENTRY@MOMENT``, and which of its messages where there may be
+#: several. A tick sent twice is the same message.
 TICK = "redislock_tick"
 
 _VERSION = 1

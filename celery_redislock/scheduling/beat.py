@@ -14,8 +14,9 @@ and a tick is a compare-and-set of the entry's ``last_run_at``, shared by all::
                     once more, with its identity, and then the next one, by the moment of this one
 
 ``Service.start`` sends ``beat_init`` and calls ``scheduler.tick()``. That calls ``is_due``, ``reserve``,
-``apply_entry`` and ``_when``; and ``apply_entry`` swallows what ``apply_async`` raises. Those six are
-wrapped, on the scheduler's instance. All this runs in the thread that calls ``tick()``.
+``apply_entry`` and ``_when``; and ``apply_entry`` swallows what ``apply_async`` raises, which calls
+``send_task`` for a task that beat does not import. Those seven are wrapped, on the scheduler's instance. All
+this runs in the thread that calls ``tick()``.
 
 A long file, because the way of one tick is to be read in one place, from top to bottom.
 """
@@ -30,6 +31,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, Literal, NamedTuple
 
+from celery.beat import Scheduler
 from celery.utils.time import maybe_make_aware
 from kombu.exceptions import OperationalError
 
@@ -39,6 +41,7 @@ from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.log import logger
 from celery_redislock.publishing.message import TICK, tick_id
 from celery_redislock.publishing.signals import lock_conflict
+from celery_redislock.publishing.tick import Tick
 from celery_redislock.scheduling.entries import is_shared
 from celery_redislock.scheduling.state import NOTHING, Answer, SkippedTick, State, States, finished, prolonged
 from celery_redislock.store.store import Hold
@@ -78,8 +81,9 @@ _ASK = "?"
 #: Characters that are kept of a holder's name: another program's lock may have any.
 LONGEST_NAME = 200
 
-#: The scheduler's methods that a beat stands in for.
-WRAPPED = ("tick", "is_due", "_when", "reserve", "apply_entry", "apply_async")
+#: The scheduler's methods that send a tick, and all that a beat stands in for.
+_SENDING = ("apply_entry", "apply_async", "send_task")
+WRAPPED = ("tick", "is_due", "_when", "reserve", *_SENDING)
 
 
 @dataclass(eq=False)
@@ -94,7 +98,7 @@ class _Tick:
         identity: the entry, and the shared moment that the tick advances: the same for all beats.
         asked_at: when it was asked for, by ``boottime``.
         outcome: what has become of it since it was taken.
-        skipped: by whom its key was held, if its task skipped or refused it.
+        skipped: by whom its key was held, if its task skipped or refused it; the last of several messages.
     """
 
     entry: Any
@@ -104,7 +108,7 @@ class _Tick:
     next_in: float
     text: str = NOTHING
     before: str = NOTHING
-    identity: str = ""
+    identity: Tick = Tick("")  # noqa: RUF009  nobody sends it
     asked_at: float = 0.0
     outcome: Literal["unsent", "sending", "sent", "spent"] = "unsent"
     skipped: SkippedTick | None = None
@@ -157,7 +161,7 @@ class Beat:
         self._due: _Tick | None = None
         #: The tick that was taken and not sent yet. Set by ``_send``, used by ``apply_async``.
         self._taken: _Tick | None = None
-        #: The tick whose publish is under way. Set by ``_send``, used by ``_note_conflict``.
+        #: The tick that is being published. Set by ``_send``, used by ``apply_async`` and ``_note_conflict``.
         self._leaving: _Tick | None = None
         #: The entry that is not sent, and in how many seconds it is looked at. Set by ``_leave``, taken by
         #: ``when``, as Celery puts the entry back into its heap.
@@ -168,6 +172,8 @@ class Beat:
         self._dirty: set[str] = getattr(scheduler, "_dirty", set())
         self._is_behind = True  # until its entries continue from the shared moments
         self._theirs = {name: getattr(scheduler, name) for name in WRAPPED}
+        #: Another kind of scheduler may make several messages of a tick.
+        self._is_plain = all(getattr(type(scheduler), each) is getattr(Scheduler, each) for each in _SENDING)
         for name in WRAPPED:
             setattr(scheduler, name, getattr(self, name.lstrip("_")))
         # Celery 5.5 takes the methods of two objects for one receiver.
@@ -262,25 +268,34 @@ class Beat:
 
     def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
         """In place of ``Scheduler.apply_async``: learn the outcome of a tick that was taken."""
-        tick = self._taken
-        self._taken = None
+        tick = self._leaving
         if tick is None or tick.entry is not entry:
             return self._theirs["apply_async"](entry, *args, **kwargs)
+        is_first = self._taken is tick
+        self._taken = None
         try:
-            if not self._still_has(tick):
-                return None
-            tick.outcome = "sending"
-            result = self._theirs["apply_async"](entry, *args, **kwargs)
+            if is_first:
+                if not self._still_has(tick):
+                    return None
+                tick.outcome = "sending"
+            return self._theirs["apply_async"](entry, *args, **kwargs)
         except Exception as error:
             # Celery raises a SchedulingError in place of the error. Where broker or lock server was away, the
             # tick is not spent. OSError, which transports have among theirs, an entry's arguments may raise.
             theirs = self._scheduler.connection.connection_errors
             kept = [kind for kind in theirs if not issubclass(OSError, kind)]
             says_away = (OperationalError, LockUnavailable, ConnectionError, TimeoutError, *kept)
-            tick.outcome = "unsent" if isinstance(error.__context__ or error, says_away) else "spent"
+            if isinstance(error.__context__ or error, says_away):
+                tick.outcome = "unsent"
+            elif is_first:
+                tick.outcome = "spent"
             raise
-        tick.outcome = "sent"
-        return result
+
+    def send_task(self, name: str, *args: Any, **options: Any) -> Any:
+        """In place of ``Scheduler.send_task``: tell the messages of a tick apart, as a publish does."""
+        if (tick := Tick.of(options)) and type(self._scheduler).send_task is Scheduler.send_task:
+            options["task_id"] = tick.name(options, name, args, options.get("args"), options.get("kwargs"))
+        return self._theirs["send_task"](name, *args, **options)
 
     # --- one tick --------------------------------------------------------------------------------
 
@@ -338,7 +353,7 @@ class Beat:
         answer = self._states.take(name, basis.text, fields, bound=tick.bound, next_in=tick.next_in)
         if answer.status in {"taken", "paused"}:
             self._known[name] = State.read(answer.text, name)
-            tick.identity = f"{self._states.app}/{name}@{fields['before']}"
+            tick.identity = Tick(f"{self._states.app}/{name}@{fields['before']}")
             tick.text = answer.text
             tick.before = basis.text
             tick.asked_at = asked_at
@@ -419,8 +434,9 @@ class Beat:
         self._leaving = tick
         try:
             self._apply(tick.entry, producer, tick.identity)
-            if self._taken is tick:
-                tick.outcome = "sent"  # by a scheduler's own apply_entry, without its apply_async
+            # By a scheduler's own apply_entry perhaps, without its apply_async.
+            if tick.outcome == "sending" or self._taken is tick:
+                tick.outcome = "sent"
         except Exception:
             if self._taken is tick:
                 tick.outcome = "spent"  # before its publish, by a scheduler's own apply_entry
@@ -435,19 +451,24 @@ class Beat:
         """Note by whom a tick was refused that its task skips, or raises about: ``lock_conflict``."""
         tick = self._leaving
         # The signal is for all that this process publishes, in each of its threads.
-        if tick is None or strategy == "wait" or task_id != tick.entry.options.get("task_id"):
+        if tick is None or strategy == "wait" or task_id not in tick.identity.ids:
             return
         now = time.time()
         held_for = None if holder.since is None else max(0.0, now - holder.since)
+        tick.identity.ids.remove(task_id)
         tick.skipped = SkippedTick(now, holder.owner[:LONGEST_NAME], holder.state, held_for)
 
-    def _apply(self, entry: Any, producer: Any, tick: str | None = None) -> None:
+    def _apply(self, entry: Any, producer: Any, tick: Tick | None = None) -> None:
         """Let the scheduler send an entry, as this tick if one is given."""
         options = entry.options
         entry.options = {name: value for name, value in options.items() if name != OF_ENTRIES}
         if tick is not None:
             entry.options["headers"] = {**(options.get("headers") or {}), TICK: tick}
-            entry.options.setdefault("task_id", tick_id(tick))
+            publish = self._app.tasks.get(entry.task, self._app.Task).apply_async
+            if self._is_plain and publish.__module__ in {"celery.app.task", "celery_redislock.task"}:
+                # Nobody makes several messages of it: it has the tick's own identity.
+                entry.options.setdefault("task_id", tick_id(tick))
+            tick.ids += filter(None, [entry.options.get("task_id")])
         try:
             self._theirs["apply_entry"](entry, producer=producer)
         finally:
@@ -473,7 +494,8 @@ class Beat:
             following = tick.before
             self._wait(tick, RETRY)
         else:
-            following = finished(tick.text, is_sent=outcome == "sent", skipped=tick.skipped)
+            skipped = None if tick.identity.ids else tick.skipped
+            following = finished(tick.text, is_sent=outcome == "sent", skipped=skipped)
             self._dirty.add(name)
         try:
             if self._states.replace(name, tick.text, following, tick.next_in):

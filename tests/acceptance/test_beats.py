@@ -6,14 +6,16 @@ unique while it runs, so that no tick is a duplicate of one that waits there.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.acceptance.harness import Project
-from tests.acceptance.terms import SOCKET_TIMEOUT
+from tests.acceptance.beats import Beat
+from tests.acceptance.harness import Project, wait_until
+from tests.acceptance.terms import PATIENCE, SOCKET_TIMEOUT
 from tests.acceptance.ticks import Tick, gaps
 from tests.acceptance.worker import Worker
 from tests.servers import EmbeddedServer
@@ -123,3 +125,39 @@ def test_a_beat_inside_each_of_two_workers_sends_each_tick_once(
     assert_once(project.leaving(key)[:4])
     task_ids = [body.task_id for body in project.bodies(key)]
     assert len(set(task_ids)) == len(task_ids)
+
+
+@pytest.mark.parametrize(
+    ("task", "arguments"),
+    [
+        ("project.of_tenant", ["-S", "tests.acceptance.tenants:TenantScheduler"]),
+        ("project.per_tenant", []),
+    ],
+    ids=["a scheduler", "a base class of tasks"],
+)
+def test_a_tick_that_is_a_message_per_tenant_runs_once_for_each_though_its_beat_is_killed_in_between(
+    new_project: ProjectMaker, task: str, arguments: list[str]
+) -> None:
+    """Law 2: the other beat sends the tick again, in its own order, and no message stands for another."""
+    project = new_project()
+    plan = {**project.plan, "task": task, "every": INTERVAL}
+    project.workers.append(Worker(plan, "prefork", 1, (), app="tests.acceptance.tenants"))
+    project.workers[-1].wait_ready()
+
+    def start(name: str, *tenants: str) -> Beat:
+        options: Any = {"plan": {**plan, "tenants": tenants, "name": name}, "app": "tests.acceptance.tenants"}
+        return project.start_beat(*arguments, **options)
+
+    with project.kept_on("first@between"):
+        killed = start("first", "eu", "us", "asia")
+        wait_until(lambda: project.notes("first@between"), PATIENCE, "the first tenant's message has left")
+        wait_until(lambda: project.notes("reports"), PATIENCE, "it has run")
+        killed.kill()
+    ((tick, tenant),) = project.notes("reports")
+    assert tenant == "eu"
+    start("second", "asia", "us", "eu")
+    wait_until(lambda: len(project.notes("reports")) >= 9, PATIENCE, "three ticks have run")
+
+    ran = Counter(map(tuple, project.notes("reports")))
+    assert [ran[tick, tenant] for tenant in ("eu", "us", "asia")] == [1, 1, 1]
+    assert set(ran.values()) == {1}

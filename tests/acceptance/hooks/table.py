@@ -63,6 +63,7 @@ ROWS: Mapping[Hook, frozenset[str]] = {
         ("Scheduler.reserve", "Beat.reserve", BEAT),
         ("Scheduler.apply_entry", "Beat.apply_entry", BEAT),
         ("Scheduler.apply_async", "Beat.apply_async", BEAT),
+        ("Scheduler.send_task", "Beat.send_task", BEAT),
     )
 }
 

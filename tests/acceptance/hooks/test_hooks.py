@@ -192,11 +192,15 @@ def test_a_publisher_calls_these_hooks(watched_in: Callable[[str], Site]) -> Non
 
 @pytest.mark.xdist_group("hooks, prefork")
 def test_a_beat_calls_these_hooks(new_watched: Callable[[], Site]) -> None:
-    """A beat that sends the ticks of a unique task."""
+    """A beat that sends the ticks of a unique task, and of one that it does not import."""
     site = new_watched()
-    site.project.schedule = {"each": {"task": "project.executed", "schedule": 0.5, "args": ["each"]}}
-    site.project.start_beat(plan=site.watching(BEAT))
-    site.project.wait_ticks("each", 1)
+    site.project.schedule = {
+        name: {"task": f"project.{name}", "schedule": 0.5, "args": [name]}
+        for name in ("executed", "unlocked")
+    }
+    site.project.start_beat(plan={**site.watching(BEAT), "unknown": ["project.unlocked"]})
+    for name in site.project.schedule:
+        site.project.wait_ticks(name, 1)
 
     # It is sent before ``Scheduler.apply_async`` has returned, and the others were called before that.
     assert site.called(BEAT) - AT_ANY_TIME == rows_of(BEAT)

@@ -1,12 +1,16 @@
 """A tick of a schedule: the same message, whichever beat sends it, and however often."""
 
+from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from typing import Any
 
 import pytest
 from celery import Task
+from kombu import Queue
 
 from celery_redislock.publishing.message import TICK, tick_id, tick_token
-from tests.unit.shop import KEY, Shop, body, carried
+from celery_redislock.publishing.tick import Tick
+from tests.unit.shop import KEY, SCOPES, Shop, body, carried
 
 A_TICK = "shop/nightly@2026-06-01T12:00:00+00:00"
 TASK_ID = tick_id(A_TICK)
@@ -106,3 +110,92 @@ def test_a_copy_of_a_tick_that_has_run_does_nothing_and_releases_its_claim(
 
     assert runs == [TASK_ID]
     assert shop.held() == {}
+
+
+# --- one tick, several messages --------------------------------------------------------------
+
+#: What tells the messages of two tenants apart.
+APART: Mapping[str, Callable[[str], dict[str, Any]]] = {
+    "an argument": lambda tenant: {"args": (tenant,)},
+    "a keyword": lambda tenant: {"args": (), "kwargs": {"account_id": tenant}},
+    "the key": lambda tenant: {"lock_key": f"account of {tenant}"},
+    "a header": lambda tenant: {"headers": {"tenant": tenant}},
+    "the queue": lambda tenant: {"queue": Queue(tenant)},
+}
+
+
+def publish_for(tenants: Iterable[str], task: Any, apart: Callable[[str], dict[str, Any]]) -> list[str]:
+    """Publish a message of a tick for each of these, as one beat does; return their task ids."""
+    tick = Tick(A_TICK)
+    ids = []
+    for tenant in tenants:
+        options = {"args": (7,), **apart(tenant)}
+        # What is handed on may have been copied in depth.
+        headers = deepcopy({TICK: tick, **options.pop("headers", {})})
+        ids.append(task.apply_async(**options, headers=headers).id)
+    assert tick.ids == ids
+    return ids
+
+
+@pytest.mark.parametrize("apart", APART.values(), ids=APART)
+def test_each_message_of_a_tick_has_an_identity_that_is_the_same_in_whatever_order_they_are_sent(
+    shop: Shop, apart: Callable[[str], dict[str, Any]]
+) -> None:
+    """Law 2: the first of another beat may be another tenant's; equal ones are told by their number."""
+    task = shop.unique(body, lock="while_executing")
+    eu, us, again = publish_for(["eu", "us", "eu"], task, apart)
+
+    assert len({eu, us, again}) == 3
+    assert publish_for(["us", "eu", "eu"], task, apart) == [us, eu, again]
+    assert publish_for(["eu"], task, apart) == [eu]
+
+
+def test_messages_of_two_tasks_of_one_tick_have_two_identities(shop: Shop) -> None:
+    """They may have the same key and the same arguments."""
+    options: dict[str, Any] = {"lock": "while_executing", "lock_key": "database"}
+    tick = Tick(A_TICK)
+    results = [
+        shop.unique(body, name=name, **options).apply_async((7,), headers={TICK: tick})
+        for name in ("shop.one", "shop.other")
+    ]
+
+    assert len({result.id for result in results}) == 2
+
+
+@pytest.mark.parametrize("lock", SCOPES)
+def test_each_message_of_a_tick_runs_once_though_two_beats_send_all(shop: Shop, lock: str) -> None:
+    """Laws 2 and 8: none is a copy of another one, and each is the copy of its own."""
+    runs: list[int] = []
+    task = shop.noting(runs, lambda task: task.request.args[0], **SCOPES[lock])
+    for order in ([1, 2], [2, 1]):
+        tick = Tick(A_TICK)
+        for number in order:
+            task.apply_async((number,), headers={TICK: tick})
+        for message in shop.messages():
+            assert carried(message).is_tick
+            assert carried(message).token == tick_token(message.headers, message.headers["id"])
+            shop.run(shop.receive(message))
+
+    assert runs == [1, 2]
+    assert shop.held() == {} or lock == "until_expired"
+
+
+@pytest.mark.parametrize("lock", ["until_executed", "until_and_while_executing"])
+def test_a_message_of_a_tick_holds_its_lock_under_its_own_id(shop: Shop, lock: str) -> None:
+    """So that a revoke, a skip's answer and the commands find it."""
+    task = shop.unique(body, lock=lock)
+    tick = Tick(A_TICK)
+    result = task.apply_async((7,), headers={TICK: tick})
+
+    assert [hold.owner for hold in shop.held().values()] == [result.id]
+    assert shop.message().headers["id"] == result.id == tick.ids[0]
+
+
+def test_a_message_of_a_tick_keeps_an_id_that_its_caller_gives(shop: Shop) -> None:
+    """It is the caller's word on what is the same."""
+    task = shop.unique(body)
+    task.apply_async((7,), task_id="mine", headers={TICK: Tick(A_TICK)})
+    message = shop.message()
+
+    assert message.headers["id"] == "mine"
+    assert not carried(message).is_tick

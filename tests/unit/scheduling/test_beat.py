@@ -9,18 +9,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from celery.beat import ScheduleEntry, Scheduler
+from celery.beat import ScheduleEntry
 from celery.schedules import BaseSchedule, crontab, schedule
 from kombu.exceptions import OperationalError
 
+from celery_redislock import SingletonTask
 from celery_redislock.declaring.options import LockSettings
 from celery_redislock.exceptions import DuplicateTask
 from celery_redislock.publishing.message import tick_id
 from celery_redislock.publishing.signals import lock_conflict
+from celery_redislock.publishing.tick import Tick
 from celery_redislock.scheduling import beat as module
 from celery_redislock.scheduling.beat import LONGEST_BOUND, LOOK_AGAIN, RETRY, STAND_BY
 from celery_redislock.store.store import Hold
-from tests.unit.scheduling.world import START, Killed, Recording, Row, Rows, World
+from tests.unit.scheduling.world import APPLY_ASYNC, START, Killed, Recording, Row, Rows, World, nothing
 
 
 def every(seconds: float, **options: Any) -> Callable[..., Any]:
@@ -170,6 +172,111 @@ def test_a_tick_carries_its_identity_and_the_entry_keeps_its_own_options(world: 
     assert tick.startswith("shop/entry@2026-06-01T12:00:00")
     assert sent.options == {"queue": "q", "headers": {"mine": 1}, "task_id": tick_id(tick)}
     assert scheduler.schedule["entry"].options == options
+
+
+class PerTenant(Recording):
+    """Somebody's own scheduler: a tick becomes two messages."""
+
+    def apply_entry(self, entry: Any, producer: Any = None) -> None:
+        for _ in range(2):
+            super().apply_entry(entry, producer=producer)
+
+
+class Silent(Recording):
+    """Another one, which makes one message."""
+
+    def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().apply_async(entry, *args, **kwargs)
+
+
+class ByName(Recording):
+    """Another one, which sends the task by its name, to each tenant."""
+
+    def send_task(self, *args: Any, **kwargs: Any) -> Any:
+        return super().send_task(*args, **kwargs)
+
+
+class PerRegion(SingletonTask):
+    """A base class of tasks, each of whose calls may be several messages."""
+
+    def apply_async(self, *args: Any, **options: Any) -> Any:
+        return super().apply_async(*args, **options)
+
+
+@pytest.mark.parametrize("kind", [PerTenant, Silent, ByName])
+def test_a_scheduler_of_somebodys_own_gets_a_tick_whose_messages_are_told_apart(
+    world: World, kind: type[Recording]
+) -> None:
+    """Law 2: with one task id for all of them, they would be copies of one message."""
+    world.beat({"entry": every(5)}, kind=kind)
+    world.run(6)
+
+    assert world.sent
+    for sent in world.sent:
+        assert "task_id" not in sent.options
+        assert type(sent.options["headers"]["redislock_tick"]) is Tick
+        assert identity(sent) == identity(world.sent[0]) == "shop/entry@2026-06-01T12:00:00.250000+00:00"
+
+
+@pytest.mark.parametrize("error", [Killed(), OperationalError("away")], ids=repr)
+def test_a_tick_is_sent_again_that_was_not_sent_to_the_end(world: World, error: BaseException) -> None:
+    """Law 2: its beat was told to end between two messages, or the broker went away."""
+    beats = [world.beat({"entry": every(5)}, kind=PerTenant) for _ in range(2)]
+    sender = beats[0]
+
+    def fail_at_the_second(_entry: Any) -> None:
+        if world.sent:
+            sender.publish = None
+            raise error
+
+    sender.publish = fail_at_the_second
+    world.run(12)
+
+    assert sender.publish is None
+    assert [identity(sent) for sent in world.sent[1:3]] == [identity(world.sent[0])] * 2
+
+
+def test_a_task_that_publishes_in_its_own_way_gets_a_tick_whose_messages_are_told_apart(world: World) -> None:
+    """Its ``apply_async`` may publish once per region."""
+    world.app.task(name="regional", shared=False, base=PerRegion)(nothing)
+    world.beat({"entry": every(5)}, task="regional")
+    world.run(6)
+
+    assert "task_id" not in world.sent[0].options
+    assert type(world.sent[0].options["headers"]["redislock_tick"]) is Tick
+
+
+def test_the_messages_of_a_tick_of_a_task_that_beat_does_not_import_are_told_apart(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker knows them by their task ids, which follow from their headers."""
+    sent: list[tuple[str, str]] = []
+
+    def send_task(_name: str, args: Any, _kwargs: Any, **options: Any) -> None:
+        assert options["task_id"] == tick_id(options["headers"]["redislock_tick"])
+        sent.append((args[0], options["task_id"]))
+
+    monkeypatch.setattr(world.app, "send_task", send_task)
+    for tenants in ["eu", "us", "eu"], ["us", "eu", "eu"]:
+        scheduler = world.beat({"entry": every(5)}, task="unknown", kind=PerTenant)
+        tick = Tick("the same")
+        for tenant in tenants:
+            scheduler.send_task("unknown", [tenant], {}, headers={"redislock_tick": tick})
+
+    assert len(set(sent)) == 3
+    assert sorted(sent[:3]) == sorted(sent[3:])
+
+
+def test_what_a_scheduler_sends_by_a_way_of_its_own_is_given_no_task_id(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its ``send_task`` may make several messages of one call."""
+    sent: list[Any] = []
+    monkeypatch.setattr(world.app, "send_task", lambda *_, **options: sent.append(options.get("task_id")))
+    scheduler = world.beat({"entry": every(5)}, task="unknown", kind=ByName)
+    scheduler.send_task("unknown", [7], {}, headers={"redislock_tick": Tick("one")})
+
+    assert sent == [None]
 
 
 def test_entries_of_other_tasks_are_left_to_each_beat_unless_the_setting_names_them(world: World) -> None:
@@ -536,7 +643,7 @@ def test_an_error_of_a_server_spends_no_tick(world: World, task: str, is_own: bo
     scheduler = world.beat({"entry": every(60)}, task=task, settings=LockSettings(beat=("*",)))
     if is_own:
         scheduler.beat._theirs["apply_entry"] = partial(scheduler.apply_async)
-    once(scheduler, lambda entry: Scheduler.apply_async(scheduler, entry, advance=False))
+    once(scheduler, lambda entry: APPLY_ASYNC(scheduler, entry, advance=False))
     world.run(61)
     world.server_is_back()  # for whom it waits where it is told
     world.run(1.1)
@@ -828,6 +935,24 @@ def test_a_tick_that_its_task_skips_is_not_sent_and_says_who_held_the_key(
     state = world.states.state("entry")
     assert state.ran == state.at
     assert state.skip is None
+
+
+@pytest.mark.parametrize("is_sent", [True, False], ids=["one is sent", "none is"])
+def test_a_tick_of_several_messages_is_skipped_if_each_of_them_is(world: World, is_sent: bool) -> None:
+    """What the commands show: one that left was sent."""
+    scheduler = world.beat({"entry": every(5)}, kind=PerTenant)
+
+    def publish(entry: Any) -> None:
+        options = dict(entry.options)
+        task_id = options["headers"]["redislock_tick"].name(options, "a call")
+        if not (is_sent and world.sent):
+            refusing()(SimpleNamespace(options={"task_id": task_id}))
+
+    scheduler.publish = publish
+    world.run(6)
+
+    state = world.states.state("entry")
+    assert (state.ran == state.at, state.skip is None) == (is_sent, is_sent)
 
 
 def test_a_tick_that_waits_for_its_key_is_sent(world: World) -> None:
