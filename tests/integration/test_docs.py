@@ -190,6 +190,38 @@ def test_the_python_of_a_page_runs(
     run([sys.executable, program.name], tmp_path)
 
 
+@pytest.mark.usefixtures("admin")
+def test_two_tenants_of_the_page_have_a_job_and_a_result_each(server: EmbeddedServer, tmp_path: Path) -> None:
+    """Nobody gets another tenant's result, though the calls are equal and the other one is still queued."""
+    code = [block.code for block in blocks_of("python") if block.page == "docs/keys.md"]
+    declared, *_ = code
+    (tenants,) = [each for each in code if "class TenantTask" in each]
+    played = """
+from celery.contrib.testing.worker import start_worker
+from contextvars import Context
+with start_worker(app, perform_ping_check=False, shutdown_timeout=30):
+    by_name = app.send_task(balance.name, (7,))
+    try:
+        by_name.get(timeout=30)
+    except LockKeyError:
+        pass
+    else:
+        raise AssertionError("a message of no tenant has run")
+    assert acme.get(timeout=30) == "account 7 of acme"
+    assert bolt.get(timeout=30) == "account 7 of bolt"
+try:
+    Context().run(balance.delay, 7)
+except LookupError:
+    pass
+else:
+    raise AssertionError("a call outside of any tenant has a key")
+"""
+    program = tmp_path / "tenants.py"
+    program.write_text((declared + tenants).replace(THERE, f"127.0.0.1:{server.port}") + played)
+
+    run([sys.executable, program.name], tmp_path)
+
+
 def test_the_tests_of_the_testing_page_pass(tmp_path: Path) -> None:
     files = [block for block in blocks_of("python") if block.page == "docs/testing.md"]
     names = [re.match(r"# (\w+\.py)\n", block.code) for block in files]
