@@ -34,7 +34,7 @@ any_of_them = st.integers(0, MOST)
 
 #: What may be asked of a park.
 PARKS: dict[str, Any] = {
-    "kind": st.sampled_from(["push", "give", "give", "hold"]),
+    "kind": st.sampled_from(["push", "give", "give", "hold", "ring", "ring"]),
     "band": st.sampled_from([0, 9, 255]),
     "how": st.sampled_from(["ask", "behind", "refused"]),
     "place": st.sampled_from(["first", "last", "before"]),
@@ -65,6 +65,9 @@ class Model:
         self.pushed: list[str] = []
         self.given: list[str] = []
         self.gone: list[str] = []
+        self.late: set[str] = set()
+        #: Whether a message has waited since nobody did.
+        self.is_data = False
 
     @property
     def line(self) -> list[Waiting]:
@@ -74,6 +77,11 @@ class Model:
     def ids(self) -> list[str]:
         """Who waits, in order."""
         return [each.id for each in self.line]
+
+    @property
+    def living(self) -> list[str]:
+        """The processes that wait, in order."""
+        return [each.id for each in self.line if each.kind == "ring" and each.id not in self.late]
 
     def take_out(self, id_: str) -> bool:
         """Let one leave, if it waits or was handed the lock."""
@@ -85,8 +93,14 @@ class Model:
         self.gone.append(id_)
         return True
 
+    def bury(self) -> None:
+        """Let those leave that are first and no process waits for any more."""
+        while self.line and self.line[0].id in self.late:
+            self.take_out(self.line[0].id)
+
     def put(self, new: Waiting, at: int) -> None:
         """Let one have this place."""
+        self.is_data = new.kind != "ring" or (self.is_data and bool(self.places))
         rest = [each for each in self.places if each.id != new.id]
         self.places = [*rest[:at], new, *rest[at:]]
 
@@ -114,6 +128,7 @@ class Model:
         """
         if only is None:
             self.bring_all_back()
+            self.bury()
         first = next((each for each in self.line if only in {None, each.id}), None)
         if first is None or (first.kind == "give" and not gives):
             return None
@@ -144,6 +159,7 @@ class Model:
             self.places = [
                 each._replace(kind=new.kind) if each.id == new.id else each for each in self.places
             ]
+            self.late.discard(new.id)
             return "repeated"
         if how != "refused" and (is_own or (how == "ask" and self.holder is None and not self.places)):
             return "runs"
@@ -208,7 +224,9 @@ class Model:
         return "left" if was_there else "missing"
 
     def sweep(self) -> None:
-        """Let those wait again that hold the lock no more; serve the first."""
+        """Let those wait again that hold the lock no more; serve the first. Who is dead leaves."""
+        for id_ in self.late & {each.id for each in self.line} if self.holder else ():
+            self.take_out(id_)
         self.bring_all_back()
         if self.holder is None:
             self.wake()
@@ -269,6 +287,8 @@ class Histories(RuleBasedStateMachine):
         self.repeat = None
 
         granted = isinstance(self.case.take(token, starts_run=starts), Grant)
+        if is_free and not starts:
+            self.model.bury()
         assert granted == (is_free and not self.model.places)
         if granted:
             self.model.holder = token
@@ -347,25 +367,39 @@ class Histories(RuleBasedStateMachine):
         if id_ in {"nobody/1", *self.model.gone}:
             id_ = self.fresh()
         place = one_of_them if place == "before" else place
-        to = {"push": self.case.queue(), "give": HOME, "hold": ""}[kind]
+        kinds = {each.id: each.kind for each in self.model.places}
+        if "ring" in {kind, kinds.get(id_)}:
+            kind = kinds.get(id_, "ring")  # a process is no message, and how it waits is always the same
+            how = "refused"
+        within = 3600.0 if kind == "ring" else None
+        to = {"push": self.case.queue(), "give": HOME, "hold": "", "ring": self.case.queue("bell")}[kind]
         entry = Entry(kind, to, 30.0, IN_LINE, id_)
         nonce = secrets.token_hex(8)
         expected = self.model.park(Waiting(band, id_, kind), how, place)
 
         def ask() -> str:
             return self.store.park(
-                "n", id_, entry, nonce=nonce, how=how, band=band, place=place, most=MOST
+                "n", id_, entry, nonce=nonce, how=how, band=band, place=place, most=MOST, within=within
             ).word
 
         assert ask() == expected
         self.repeat = None
-        if expected in {"parked", "woken"}:
+        if expected in {"parked", "woken"} and kind != "ring":
             self.repeat = lambda: _expect(ask() == "repeated")
 
     # Three more of it: most histories would else be of empty lines.
     park_one = rule(**PARKS)(park)
     park_another = rule(**PARKS)(park)
     park_more = rule(**PARKS)(park)
+
+    @precondition(lambda self: self.model.living)
+    @rule(which=any_of_them)
+    def pause(self, which: int) -> None:
+        """A process that waits gives no sign of life for longer than it may."""
+        id_ = self.model.living[which % len(self.model.living)]
+        self.case.make_late(id_)
+        self.model.late.add(id_)
+        self.repeat = None
 
     @precondition(lambda self: self.model.places)
     @rule(which=any_of_them, place=st.sampled_from(["first", "last"]))
@@ -469,9 +503,23 @@ class Histories(RuleBasedStateMachine):
         ]
         assert self.case.pushed() == self.model.pushed
         assert self.given == self.model.given
-        assert self.case.lines() == ["n"] * bool(self.model.places)
+        # A look that lets the last one go leaves the name to the next.
+        assert self.case.lines() == ["n"] or not self.model.places
+        assert self.case.lines() in ([], ["n"])
         if holder in waiting:
             assert holder in self.given
+
+    @invariant()
+    def a_line_of_nothing_but_processes_ends_and_no_other_one(self) -> None:
+        """What a message waits in has no end, and neither has what keeps one that was handed the lock."""
+        if not isinstance(self.case, RedisCase) or not self.model.places:
+            return
+        keys = [self.case.key(part=part) for part in ("line", "parked", "sent", "until")]
+        ends = [
+            end for key in [*keys, f"{self.case.prefix}:lines"] if (end := self.case.client.pttl(key)) != -2
+        ]
+        assert {end == -1 for end in ends[:-1]} == {self.model.is_data}
+        assert ends[-1] == -1 or not self.model.is_data
 
     @invariant()
     def everybody_leaves_once(self) -> None:
@@ -488,7 +536,7 @@ def _expect(is_so: bool) -> None:
     assert is_so
 
 
-@pytest.mark.parametrize(("where", "count"), [("memory", 150), ("embedded", 50)])
+@pytest.mark.parametrize(("where", "count"), [("memory", 150), ("embedded", 150)])
 def test_every_history_of_a_line_is_the_models(where: str, count: int, redis_url: str) -> None:
     """One holder at most; who waits is served once, in order; and no line is forgotten."""
     make: Callable[[], StoreCase] = MemoryCase if where == "memory" else lambda: RedisCase(redis_url)

@@ -10,7 +10,7 @@ import pytest
 
 from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.exceptions import LockKeyError, LockUnavailable
-from celery_redislock.store.store import Entry, Mark, Parked, Promotion, Release
+from celery_redislock.store.store import Entry, Mark, Parked, Promotion, Release, Turn
 from tests.faults import Fault, FaultyProxy
 from tests.stores import ABOUT, RedisCase, StoreCase, granted, refused
 
@@ -1085,6 +1085,80 @@ class TestLostAnswers:
 
         assert (cut_off.holder(), cut_off.pushed()) == (B, [])
         assert in_line(cut_off) == ([C] if verb == "settle" else [B, C])
+
+
+#: Seconds in which a process that waits must give a sign of life; and that a line outlives it, about.
+WITHIN, OUTLIVED = 300.0, 60.0
+
+
+def bell(case: StoreCase, id_: str) -> Parked:
+    """Let a process wait, or give a sign of life."""
+    return park(case, id_, "ring", within=WITHIN)
+
+
+def ends(case: RedisCase) -> set[float]:
+    """When the keys of a line end, in seconds, about; -1 for never."""
+    found = case.keys()
+    keys = [
+        *(key for key in found if key.endswith(":lines")),
+        *(case.key(part=part) for part in ("line", "parked", "sent", "until")),
+    ]
+    return {
+        round(end / 10_000) * 10.0 if end > 0 else end for key in keys if (end := case.client.pttl(key)) != -2
+    }
+
+
+class TestDeadProcesses:
+    """What waits is data, and has no end: but processes that are dead."""
+
+    def test_a_line_of_nothing_but_processes_ends_after_the_last_sign_of_life(
+        self, server_case: RedisCase
+    ) -> None:
+        server_case.take(A)
+        assert bell(server_case, B).word == "parked"
+        assert ends(server_case) == {WITHIN + OUTLIVED}
+        before = server_case.keys()
+        for key in before:
+            server_case.client.pexpire(key, 5_000, lt=True)
+
+        assert bell(server_case, B).word == "repeated"
+        assert ends(server_case) == {WITHIN + OUTLIVED}
+
+        park(server_case, C, "ring", within=1.0)
+        assert ends(server_case) == {WITHIN + OUTLIVED}
+
+    @pytest.mark.parametrize("how", ["parked", "published"])
+    def test_a_message_among_processes_has_no_end_also_when_it_was_handed_the_lock(
+        self, server_case: RedisCase, how: str
+    ) -> None:
+        """Whichever of them comes first, or gives a sign of life: its text would be lost."""
+        server_case.take(A)
+        bell(server_case, B)
+        if how == "parked":
+            park(server_case, C)
+        else:
+            turn = Turn("claimed", "unclaimed", "parked", IN_LINE, 0, 10, hand_off=30.0)
+            answer = server_case.store.claim_and_push(
+                "n", C, 60.0, queue=server_case.queue(), text="claimed", turn=turn
+            )
+            assert isinstance(answer, Parked)
+        assert ends(server_case) == {-1}
+
+        bell(server_case, B)
+        bell(server_case, D)
+        assert ends(server_case) == {-1}
+
+        for process in (B, D):
+            server_case.store.leave("n", process)
+        server_case.store.release("n", A)
+        assert in_line(server_case) == []
+        bell(server_case, D)
+        assert ends(server_case) == {-1}
+
+        server_case.expire()
+        server_case.make_due()
+        server_case.store.sweep()
+        assert [waiter.id for waiter in server_case.store.waiting("n", handed_on=True)[1]] == [C]
 
 
 class TestOutOfMemory:

@@ -66,6 +66,7 @@ if waits then
   call('SET', note, '', 'PX', keep)
   tally(index, task_in(facts, name), 'waited')
   put(stem, id, table.concat({'push', queue, hand_off, facts, text}, '\0'), band, 'last')
+  let_live({line, parked, stem .. 'until', lines})
   local left = call('PTTL', lock)
   local now = now_ms()
   redis.pcall('ZADD', lines, 'NX', now + math.min(left < 0 and LATEST or left + 5, LATEST), name)

@@ -4,6 +4,7 @@
 --   {N}:parked  hash id -> `kind NUL to NUL ttl NUL facts NUL text`; ttl (ms) and facts are the claim's
 --   {N}:until   sorted set id -> when it goes without the lock (ms, server clock), for those that do not wait
 --               for longer; a process that waits sets it anew as long as it lives. Who leaves the line leaves it too
+--   With nothing but processes in line since it was empty, these end a minute after the last sign of life (place.lua)
 --
 --   kind push   the text goes to the front of the list `to`, a queue of the broker on this server. Its facts name
 --               the broker's hash of deliveries, where that is not `unacked`

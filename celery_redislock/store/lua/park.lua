@@ -35,6 +35,8 @@ local lock, index, note = KEYS[1], KEYS[2], KEYS[3]
 local id, name, entry, how, home = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local stem = stem_of(lock)
 local line, parked, lines = stem .. 'line', stem .. 'parked', beside(index, 'lines')
+-- Of a process; a message waits for ever.
+local lives = string.sub(entry, 1, 4) == 'ring' and ARGV[11] ~= '' and ARGV[11] + OUTLIVE
 
 -- Milliseconds until one that is ahead has begun, or those behind it go on.
 local AHEAD = 10000
@@ -68,8 +70,9 @@ if call('HEXISTS', parked, id) == 1 and (call('ZSCORE', line, id) or is_sent and
   acknowledge() -- another delivery of it
   if string.sub(entry, 1, 4) ~= 'ring' then
     redis.pcall('HSET', parked, id, entry) -- who refused it may know another limit than who parked it first
-  elseif ARGV[11] ~= '' then
+  elseif lives then
     call('ZADD', stem .. 'until', now_ms() + ARGV[11], id)
+    let_live({line, parked, stem .. 'until', lines}, lives)
   end
   if string.sub(entry, 1, 4) == 'give' then
     redis.pcall('SET', note, '', 'PX', ARGV[9])
@@ -88,12 +91,15 @@ end
 if not is_own and length >= tonumber(ARGV[8]) then
   return {ok = 'full'}
 end
+local is_first, is_new = call('EXISTS', lines) == 0, call('EXISTS', line, parked, stem .. 'sent') == 0
 put(stem, id, entry, ARGV[6], ARGV[7])
 tally(index, task_in(facts or '', name), 'waited')
 local now = now_ms()
 if ARGV[11] ~= '' then
   call('ZADD', stem .. 'until', now + ARGV[11], id)
 end
+let_live({line, parked, stem .. 'until'}, lives, is_new)
+let_live({lines}, lives)
 -- A process that waits may be parked twice: it asks who holds the lock anyway.
 if string.sub(entry, 1, 4) ~= 'ring' then
   call('SET', note, '', 'PX', ARGV[9])
@@ -121,6 +127,9 @@ local left = held and (permit and permit.ends_in(0) or call('PTTL', lock)) or LA
 redis.pcall('ZADD', lines, 'NX', now + math.min(left < 0 and LATEST or left + 5, LATEST), name)
 if ARGV[11] ~= '' then
   redis.pcall('ZADD', lines, 'LT', now + ARGV[11], name)
+end
+if lives then
+  let_live({lines}, lives, is_first)
 end
 if held and permit then
   return {'parked', rank, 'held', unpack(permit.holders())}

@@ -16,3 +16,19 @@ local function put(stem, id, entry, band, where)
   call('ZADD', line, string.format('%.17g', place), id)
   call('HSET', stem .. 'parked', id, entry)
 end
+
+-- Milliseconds that the keys of a line in which only processes wait outlive the last one's sign of life.
+local OUTLIVE = 60000
+
+-- Lets keys of a line that is new live for so many ms; those of another one that has an end, not less than they do.
+-- Without `lives` they have no end any more: a message waits, and is kept also when it was handed the lock.
+local function let_live(keys, lives, is_new)
+  for _, key in ipairs(keys) do
+    local left = lives and call('PTTL', key)
+    if not lives then
+      call('PERSIST', key)
+    elseif is_new or left >= 0 and left < lives then
+      call('PEXPIRE', key, lives)
+    end
+  end
+end
