@@ -21,6 +21,7 @@ _MODULES = {
     "doctor": "doctor",
     "explain": "explain",
     "exporter": "exporter",
+    "history": "history",
     "limit": "limit",
     "stats": "stats",
     "waiting": "line",
@@ -66,6 +67,7 @@ def redislock() -> None:
     celery -A proj redislock waiting account:42
     celery -A proj redislock limit account:42 5 --for 30d
     celery -A proj redislock release proj.sync_account 42 --reason "host died"
+    celery -A proj redislock history account:42
     celery -A proj redislock beat
     celery -A proj redislock pause nightly-report --for 2h
     """  # noqa: D301  click wants the character itself, as the mark of a text not to be wrapped

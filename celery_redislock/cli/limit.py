@@ -12,7 +12,6 @@ from celery_redislock.cli.subject import LockServer, Trouble, as_json_option, fo
 from celery_redislock.declaring.declaration import declaration_of, is_unique
 from celery_redislock.declaring.options import LockOptions
 from celery_redislock.exceptions import LockOptionError
-from celery_redislock.locks.force import user
 from celery_redislock.locks.limits import A_YEAR
 from celery_redislock.publishing.handle import LockHandle
 from celery_redislock.store.store import MOST_HOLDERS
@@ -63,9 +62,8 @@ def limit(
     value = int(number) if number else None
     is_sure = not value or handle.key.startswith(beginnings) or _has_limit(server, handle.key)
     warning = None if is_sure else _DOUBT
-    by = None if is_look else user()
     was = handle.limit() if reset else None
-    found = handle.limit(value, for_=seconds or A_YEAR, reset=reset, by=by)
+    found = handle.limit(value, for_=seconds or A_YEAR, reset=reset)
     if warning:
         output.warn(warning)
     if as_json:

@@ -9,6 +9,7 @@ import click
 from celery_redislock.cli import output
 from celery_redislock.cli.subject import LockServer, Place, Trouble, as_json_option, ask, find, table_of
 from celery_redislock.declaring.kinds import hint
+from celery_redislock.locks.acts import note_act
 from celery_redislock.log import logger
 from celery_redislock.publishing import promote
 from celery_redislock.receiving.drop import drop as drop_message
@@ -134,6 +135,7 @@ def _change(
         told = f"{word} has left the line of {key} meanwhile: its turn has come, or it was dropped"
         if drop_message(task, store, waiter, reason) if task else store.move(waiter.key, waiter.token, act):
             logger.warning("%s %s by hand: %r", done, what, reason)
+            note_act(store, act, waiter.key, f"{done} {what}", reason)
             changed = waiter
             told = f"{done} {what}"
     if as_json:
@@ -183,10 +185,12 @@ def _drain(
     moved = 0
     for name, line in groupby(places, key=lambda place: place.waiter.key):
         ids = [place.waiter.token for place in line]
+        before = moved
         for start in range(0, len(ids), AT_ONCE):
             moved += store.drain(name, ids=ids[start : start + AT_ONCE])[0]
             while given:
                 moved += promote.publish_promoted(server.app, store, given.pop(0))
+        note_act(store, "drain", name, f"{moved - before} of {len(ids)} are back in their queues", reason)
     done = "drained %s by hand: %d waiting messages are back in their queues: %r"
     logger.warning(done, what, moved, reason)
     if moved < len(places) and server.app is None:

@@ -15,8 +15,7 @@ from celery_redislock.declaring.kinds import hint
 from celery_redislock.declaring.server import settings_of
 from celery_redislock.declaring.unknown import OF_ENTRIES
 from celery_redislock.exceptions import DuplicateTask, RedisLockError
-from celery_redislock.locks.force import user
-from celery_redislock.locks.process import hostname
+from celery_redislock.locks.acts import note_act, who
 from celery_redislock.log import logger
 from celery_redislock.scheduling.entries import entries_of, is_shared
 from celery_redislock.scheduling.state import NOTHING, Pause, State, States
@@ -43,7 +42,7 @@ class Schedule:
         """
         server = LockServer.of(ctx)
         app = server.app
-        store = server.store
+        self.store = store = server.store
         if app is None or not store.is_shared:
             raise Trouble("a schedule is an app's: name the app, celery -A proj redislock …")
         server.tasks()
@@ -213,6 +212,8 @@ def run_now(ctx: click.Context, name: str, scheduler: str | None) -> None:
                 raise cause from None
             raise Trouble(f"{name} was not sent: {type(cause).__name__}: {cause}") from error
         skipped = str(cause)
+    outcome = f"skipped: {skipped}" if skipped else f"sent: {entry.task}[{result.id}]"
+    note_act(schedule.store, "run-now", name, outcome)
     if skipped:
         output.say(f"skipped {name}: {skipped}")
         ctx.exit(1)
@@ -243,11 +244,12 @@ def pause(
         if schedule.patterns is None:
             remedy = "redislock_beat is False, or locking is switched off"
         raise Trouble(f"{name} is not shared, so no beat asks whether it is paused; {remedy}")
-    facts = {"by": user(), "host": hostname(), "since": time.time(), "reason": reason}
-    schedule.states.pause(name, seconds, facts)
+    schedule.states.pause(name, seconds, {**who(), "reason": reason})
     until = "until it is resumed" if seconds is None else f"until {output.moment(time.time() + seconds)}"
     why = f": {reason}" if reason else ""
     logger.warning("paused the entry %r of the schedule by hand, %s%s", name, until, why)
+    span = "until it is resumed" if seconds is None else f"for {seconds:g} s"
+    note_act(schedule.store, "pause", name, span, reason)
     output.say(f"paused {name} {until}")
 
 
@@ -266,6 +268,7 @@ def resume(ctx: click.Context, name: str, scheduler: str | None) -> None:
         output.say(f"{name} is not paused")
         ctx.exit(1)
     logger.warning("resumed the entry %r of the schedule by hand", name)
+    note_act(schedule.store, "resume", name, "resumed")
     output.say(f"resumed {name}")
 
 

@@ -1,35 +1,16 @@
 """A hold that an operator takes away: what is noted of it, and how it is told later."""
 
 import json
-import os
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from celery_redislock.locks.process import hostname
-
-
-def user() -> str:
-    """Return the name of this process's user, or its number where it has none, as in some containers."""
-    from getpass import getuser  # noqa: PLC0415  imports the terminal's module
-
-    try:
-        return getuser()
-    except (KeyError, OSError):  # Python 3.13 raises the latter
-        return f"uid {os.getuid()}"
+from celery_redislock.locks.acts import who
 
 
 def facts_of_force(owner: str, reason: str) -> str:
     """Describe who takes a hold away from this owner, why and when, as JSON."""
-    facts = {
-        "by": user(),
-        "host": hostname(),
-        "pid": os.getpid(),
-        "reason": reason,
-        "owner": owner,
-        "since": time.time(),
-    }
-    return json.dumps(facts)
+    return json.dumps({**who(), "reason": reason, "owner": owner})
 
 
 def told_of_force(forced: Mapping[str, Any]) -> str:

@@ -1,11 +1,9 @@
 """A limit that is set at run time, in place of the one that processes know."""
 
 import json
-import os
-import time
 from collections.abc import Sequence
 
-from celery_redislock.locks.process import hostname
+from celery_redislock.locks.acts import note_act, who
 from celery_redislock.log import logger
 from celery_redislock.store.store import Limit, LockStore
 
@@ -18,11 +16,13 @@ def replace_limit(
 ) -> Limit | None:
     """Replace the limit of these locks, the last of which is what people know; ``None`` takes it back.
 
-    Notes who did it, and logs a WARNING. One request for each; returns what is set now.
+    Notes who did it, and logs a WARNING. One request for each, and one more; returns what is set now.
+    ``by``: ``None`` stands for the user of this process.
     """
-    facts = {"by": by, "host": hostname(), "pid": os.getpid(), "since": time.time()}
-    text = json.dumps({name: fact for name, fact in facts.items() if fact is not None})
+    named = {} if by is None else {"by": by}
+    text = json.dumps({**who(), **named})
     found = [store.limit(key, value, ttl=seconds, facts=text) for key in keys]
     said = "that of its processes again" if value is None else value
     logger.warning("the limit of %r is %s", keys[-1], said)
+    note_act(store, "limit", keys[-1], f"{said}" if value is None else f"{said} for {seconds:g} s", **named)
     return found[-1]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from celery_redislock.declaring.kinds import HOLDERS, Seconds
 from celery_redislock.exceptions import LockOptionError
+from celery_redislock.locks.acts import note_act
 from celery_redislock.locks.force import facts_of_force
 from celery_redislock.locks.keylock import LockByName
 from celery_redislock.locks.limits import A_YEAR, replace_limit
@@ -179,13 +180,13 @@ class LockHandle:
 
         Without arguments nothing is changed. Raised, it lets those start who wait in line; lowered, it ends
         no run: no other one starts until fewer hold the lock. In a scope that has two locks it counts for
-        both. One request for each, and one more to reset.
+        both. One request for each, one more to reset, and one to note who did it.
 
         Args:
             value: so many may hold the lock at once, from 1 to 10,000.
             for_: seconds, or a ``timedelta``, after which the task's own limit counts again; a year.
             reset: the task's own limit counts again from now on.
-            by: who sets it, as shown by ``celery redislock show``; the host and process are noted anyway.
+            by: who sets it, as shown by ``celery redislock show`` and ``history``; the user of this process.
 
         Raises:
             LockOptionError: the task says ``lock_limit=1`` or nothing, so that its runs ask for no limit; or
@@ -272,7 +273,9 @@ class LockHandle:
 
 
 def take_away(store: LockStore, seen: Holder, reason: str) -> Release:
-    """Take a lock from the holder that was seen, and from no other, and log that as WARNING; one request.
+    """Take a lock from the holder that was seen, and from no other; log that as WARNING, and note who did it.
+
+    Two requests.
 
     Raises:
         LockUnavailable: the lock server cannot be reached.
@@ -281,4 +284,5 @@ def take_away(store: LockStore, seen: Holder, reason: str) -> Release:
     release = store.force_release(seen.key, expected=seen.token, by=facts_of_force(seen.owner, reason))
     if release.took_away:
         logger.warning("released %r by force from %r (%s): %r", seen.key, seen.owner, seen.state, reason)
+        note_act(store, "release", seen.key, f"taken from {seen.owner} ({seen.state})", reason)
     return release

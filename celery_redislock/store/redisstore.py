@@ -32,6 +32,8 @@ key                           type    value                       expiry; writte
 ``redislock:{N}:refused``     hash    task -> who was refused     an hour; acquire, look, claim_and_push
 ``redislock:{N}:forced``      string  json: who released it       an hour; force_release
 ``redislock:refusals``        zset    name, score when, ms        an hour; as ``refused``
+``redislock:acts``            zset    json: what an operator did  30 days; acts
+                                      -> when, ms
 ``redislock:counts``          hash    ``task NUL what`` -> how    30 days; all that grant, refuse, park or end
                                       often                       a task's hold (history.lua)
 ============================  ======  ==========================  ===========================================
@@ -87,9 +89,9 @@ from celery_redislock.wire.wire import expect
 
 #: The scripts of a lock store, one file each under ``lua/``; some include others.
 SCRIPTS = (
-    "acquire", "claim_and_push", "claim_or_park", "counts", "downgrade", "drain", "fence", "force_release",
-    "hand_on", "happened", "homes", "inspect", "leave", "limit", "look", "move", "names", "park", "release",
-    "release_and_store", "release_claims", "renew", "ring", "settle", "survey", "sweep",
+    "acquire", "acts", "claim_and_push", "claim_or_park", "counts", "downgrade", "drain", "fence",
+    "force_release", "hand_on", "happened", "homes", "inspect", "leave", "limit", "look", "move", "names",
+    "park", "release", "release_and_store", "release_claims", "renew", "ring", "settle", "survey", "sweep",
     "waiting",
 )  # fmt: skip
 
@@ -108,6 +110,10 @@ HOLDERS_PER_CALL = 100
 
 #: Waiters that one call tells: bounds likewise (about 6 µs each, 50 where their messages have 20 kB).
 WAITERS_PER_CALL = 100
+
+#: What operators did is kept for so many seconds, and so many acts of it.
+ACTS_KEPT = 30 * 86400.0
+MOST_ACTS = 1000
 
 #: Requests of a thousand keys each in which other prefixes are looked for.
 SCANS = 100
@@ -554,6 +560,11 @@ class RedisStore(LockStore):
     def clock(self) -> float | None:
         return self._scripts.begin("survey", [], ["", ""], _surveyed, name="clock")()[0]
 
+    def acts(self, noted: str = "") -> list[Mapping[str, Any]]:
+        key = f"{self.prefix}:acts"
+        args = [in_ms(ACTS_KEPT), str(MOST_ACTS), *([noted] if noted else [])]
+        return self._scripts.begin("acts", [key], args, _acts, name=key)()
+
     def other_prefixes(self) -> list[str]:
         found = set()
         cursor = "0"
@@ -756,6 +767,10 @@ def _homes(_name: str, reply: Any, *_: object) -> dict[str, Proof]:
     spellings, names = ([each.decode("utf-8", "replace") for each in fields[at::3]] for at in (0, 1))
     proofs = [Proof(name, age / 1000) for name, age in zip(names, fields[2::3], strict=True)]
     return dict(zip(spellings, proofs, strict=True))
+
+
+def _acts(_name: str, reply: Any, *_: object) -> list[Mapping[str, Any]]:
+    return [*map(facts_in, reply)]
 
 
 def _drained(_name: str, reply: Any, *_: object) -> tuple[int, tuple[Promotion, ...]]:

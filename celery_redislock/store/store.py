@@ -894,6 +894,14 @@ class LockStore(ABC):
         """Return the server's clock, in seconds since the epoch; one request. ``None`` for none."""
         return None
 
+    def acts(self, noted: str = "") -> list[Mapping[str, Any]]:  # noqa: ARG002  nobody else would see them
+        """Return what operators did in the last thirty days, the last 1,000 acts, in order; one round trip.
+
+        *noted*: an act, as JSON, which is noted instead; nothing is returned then. A store that only this
+        process sees, and a quorum, keep none.
+        """
+        return []
+
     def other_prefixes(self) -> list[str]:
         """Return prefixes under which others keep locks on the same server; for a check, as it takes long.
 

@@ -1,6 +1,7 @@
 """``celery -A proj redislock`` and ``celery-redislock``, as processes, on real locks."""
 
 import fcntl
+import getpass
 import json
 import os
 import pty
@@ -17,6 +18,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -27,6 +29,7 @@ from celery_redislock.locks.lease import new_token
 from celery_redislock.store.redisstore import RedisStore
 from celery_redislock.store.store import Entry
 from tests.integration.commands import ROOT, run_command
+from tests.servers import EmbeddedServer
 
 APP = "tests.integration.cli_app"
 #: What the entry point ``celery-redislock`` does.
@@ -573,6 +576,103 @@ class TestWaiting:
         with closing(redis.Redis.from_url(redis_url)) as client:
             queue: list[bytes] = client.lrange(f"{shell.prefix}shop.nightly", 0, -1)  # type: ignore[assignment]
         assert sorted(queue) == [b"a", b"c", b"d"]
+
+
+class TestHistory:
+    """Who did it, a day later, from another shell."""
+
+    def acts(self, shell: Shell, *words: str) -> list[tuple[str, str]]:
+        done = shell.celery("history", *words, "--json")
+        assert done.returncode == 0, done.stderr
+        return [(act["act"], act["key"]) for act in json.loads(done.stdout)["acts"]]
+
+    def test_each_act_is_kept_with_who_did_it_when_and_what_came_of_it(self, shell: Shell) -> None:
+        shell.hold("night", state="running")
+        for owner in ("a", "b", "c"):
+            shell.park("night", owner)
+        commands = [
+            ["waiting", "night", "--first", "c", "--yes"],
+            ["waiting", "night", "--drop", "b", "--reason", "sent twice", "--yes"],
+            ["waiting", "night", "--drain", "--yes"],
+            ["limit", "shop.three", "5", "--for", "1h"],
+            ["limit", "shop.three", "--reset"],
+            ["release", "night", "--reason", "host died", "--yes"],
+        ]
+        before = time.time()
+        for words in commands:
+            done = shell.celery(*words)
+            assert done.returncode == 0, done.stderr
+
+        document = json.loads(shell.celery("history", "--json").stdout)
+        table = shell.celery("history").stdout.splitlines()
+
+        assert (document["version"], list(document)) == (1, ["version", "server", "acts"])
+        acts = document["acts"]
+        assert [(act["act"], act["key"], act["outcome"], act.get("reason")) for act in acts] == [
+            (
+                "first",
+                "night",
+                "moved c (shop.nightly) to the front of the line of night",
+                "no reason given",
+            ),
+            ("drop", "night", "dropped b (shop.nightly) from the line of night", "sent twice"),
+            ("drain", "night", "2 of 2 are back in their queues", "no reason given"),
+            ("limit", "three", "5 for 3600 s", None),
+            ("limit", "three", "that of its processes again", None),
+            ("release", "night", "taken from owner-of-night (running)", "host died"),
+        ]
+        assert {(act["by"], act["host"]) for act in acts} == {(getpass.getuser(), socket.gethostname())}
+        assert all(before <= act["since"] <= time.time() for act in acts)
+        assert table[0].split() == ["WHEN", "WHO", "ACT", "KEY", "OUTCOME", "REASON"]
+        assert f"  {getpass.getuser()}@{socket.gethostname()}  release  night  taken from " in table[-1]
+        assert len(table) == 1 + len(commands)
+
+    @pytest.mark.parametrize(
+        ("words", "keys"),
+        [
+            ((), ["a:1", "queued:a:2", "a:[2]", "night"]),
+            (("a:1",), ["a:1"]),
+            (("a:2",), ["queued:a:2"]),  # the claim of its queued call
+            (("a:[2]",), ["a:[2]"]),  # first a key, then a pattern
+            (("a:*",), ["a:1", "queued:a:2", "a:[2]"]),
+            (("shop.nightly", "7"), ["night"]),
+            (("a",), []),
+        ],
+        ids=str,
+    )
+    def test_a_key_a_call_and_a_pattern_narrow_it(
+        self, shell: Shell, words: tuple[str, ...], keys: list[str]
+    ) -> None:
+        for key in ("a:1", "queued:a:2", "a:[2]", "night"):
+            shell.store.acts(json.dumps({"act": "release", "key": key}))
+
+        assert sorted(key for _, key in self.acts(shell, *words)) == sorted(keys)
+
+    def test_that_there_are_none_is_said_and_is_no_failure(self, shell: Shell) -> None:
+        done = shell.standalone("history", "night")
+
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout == f"no operator did anything to night on {shell.server}\n"
+
+    def test_where_the_server_refuses_the_note_the_act_is_done_and_a_warning_says_so(self) -> None:
+        """A user who may touch locks, and not this key."""
+        with EmbeddedServer(port=0) as server, closing(redis.Redis.from_url(server.redis_url)) as admin:
+            patterns = [f"~redislock:{part}" for part in ("{*", "index", "lines", "counts", "refusals")]
+            ask: Any = admin.execute_command
+            ask("ACL", "SETUSER", "locks", "on", ">password", *patterns, "+@all")
+            url = f"redis://locks:password@127.0.0.1:{server.port}/0"
+            with Shell.on(url, url, "") as shell:
+                where = ["--url", url]
+                with closing(connect(url)) as store:
+                    store.acquire("night", "owner/1", 60.0, facts="{}")
+                    words = ["release", "night", "--reason", "x", "--yes"]
+                    done = run_command("celery-redislock", [*where, *words], shell.environment)
+                    held = store.inspect("night")
+
+        assert (done.returncode, held) == (0, None)
+        assert done.stdout.startswith("released night: ")
+        assert "the history of operators' acts lacks the release of 'night': " in done.stderr
+        assert "password" not in done.stderr
 
 
 class TestTrouble:

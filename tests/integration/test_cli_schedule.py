@@ -375,6 +375,26 @@ class TestPause:
         assert beats.states.pauses(["alone"])[1] == {}
 
 
+class TestHistory:
+    def test_what_is_done_to_an_entry_is_kept(self, beats: Beats) -> None:
+        """Under its name, with what came of it."""
+        for words in (["pause", "nightly", "--for", "15m", "--reason", "db moves"], ["resume", "nightly"]):
+            assert beats.celery(*words).returncode == 0
+        sent = beats.celery("run-now", "nightly").stdout.removeprefix("sent nightly: ").strip()
+        skipped = beats.celery("run-now", "nightly")
+
+        acts = json.loads(beats.celery("history", "nightly", "--json").stdout)["acts"]
+
+        assert skipped.returncode == 1
+        assert [(act["act"], act["outcome"], act.get("reason")) for act in acts] == [
+            ("pause", "for 900 s", "db moves"),
+            ("resume", "resumed", None),
+            ("run-now", f"sent: {sent}", None),
+            ("run-now", f"skipped: {skipped.stdout.partition(': ')[2].strip()}", None),
+        ]
+        assert {act["by"] for act in acts} == {getpass.getuser()}
+
+
 class TestTrouble:
     @pytest.mark.parametrize("words", [["beat"], ["run-now", "x"], ["pause", "x"], ["resume", "x"]])
     def test_without_an_app_each_command_says_that_it_needs_one(self, beats: Beats, words: list[str]) -> None:

@@ -12,6 +12,7 @@ from tests.integration import (
     test_lock_line,
     test_readwrite,
     test_semaphore,
+    test_store_acts,
     test_store_contract,
     test_store_handed_on,
     test_store_homes,
@@ -26,8 +27,8 @@ from tests.stores import ClusterCase
 pytestmark = [pytest.mark.slow, pytest.mark.flaky(reruns=1), pytest.mark.xdist_group("cluster")]
 
 _MODULES = (
-    test_store_contract, test_store_handed_on, test_store_homes, test_store_limits, test_store_lines,
-    test_store_marks, test_store_periods, test_lock_line, test_readwrite, test_semaphore,
+    test_store_acts, test_store_contract, test_store_handed_on, test_store_homes, test_store_limits,
+    test_store_lines, test_store_marks, test_store_periods, test_lock_line, test_readwrite, test_semaphore,
 )  # fmt: skip
 
 _CASES = {"case", "server_case", "plain_case", "strict_case"}

@@ -260,6 +260,8 @@ def use_everything(server: EmbeddedServer, *, replicas: int = 0) -> None:
         store.force_release("name")
         assert list(store.release_claims(["owner"])) == []
         assert store.server_says("memory", "maxmemory_policy") == "noeviction"
+        assert store.acts("{}") == []
+        assert store.acts() == [{}]
         stand_in_line(store)
         hold_together(store)
         send_a_tick(store)
@@ -360,6 +362,7 @@ def test_every_key_is_in_the_table_of_the_page(server: EmbeddedServer, admin: re
         store.acquire("N", "owner/token", 5.0, facts="{}")
         store.acquire("N", "refused/token", 5.0, facts='{"task":"shop.sync"}')
         store.force_release("N", by="{}")
+        store.acts("{}")
         store.claim_and_push("N", "owner/NONCE", 5.0, queue="the broker's", text="", facts="{}")
         store.release("N", "owner/NONCE")
         admin.delete("the broker's", "redislock:{N}:note:NONCE")

@@ -214,8 +214,8 @@ class TestGroups:
 
         assert result.exit_code == 0
         commands = result.output.partition("Commands:")[2]
-        names = ["beat", "doctor", "explain", "exporter", "limit", "list", "pause", "release", "resume"]
-        names += ["run-now", "show", "stats", "waiting"]
+        names = ["beat", "doctor", "explain", "exporter", "history", "limit", "list", "pause", "release"]
+        names += ["resume", "run-now", "show", "stats", "waiting"]
         assert [line.split()[0] for line in commands.splitlines() if line.strip()] == names
         for name in names:
             assert CliRunner().invoke(group, [name, "--help"]).exit_code == 0

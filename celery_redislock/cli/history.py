@@ -1,0 +1,57 @@
+"""The command about operators: ``history``, what they did."""
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+import click
+
+from celery_redislock.cli import output
+from celery_redislock.cli.subject import LockServer, as_json_option, find
+
+_HEAD = ["WHEN", "WHO", "ACT", "KEY", "OUTCOME", "REASON"]
+
+
+@click.command()
+@click.argument("subject", metavar="[KEY | TASK [ARGUMENT]... | PATTERN]", nargs=-1)
+@as_json_option
+@click.pass_context
+def history(ctx: click.Context, subject: tuple[str, ...], as_json: bool) -> None:
+    """Show what operators did, who, when and why; of a lock, or of all. The last act comes last.
+
+    An act is a release by force, a limit that was set or removed, a place in line that was moved or dropped,
+    a line that was drained, and run-now, pause and resume of an entry of the schedule, whose name is its KEY.
+
+    Name the lock as for show. A PATTERN (* ? [abc]) stands for the keys that it matches, if nothing was
+    done to a key of that name.
+
+    The lock server keeps the last 1,000 acts, for thirty days.
+
+    Exit status: 0 (even if there are none); 2 on error.
+    """
+    server = LockServer.of(ctx)
+    key = find(server, subject)[0] if subject else "*"
+    acts = server.store.acts()
+    acts = [act for act in acts if key in _names(act)] or [
+        act for act in acts if any(fnmatchcase(name, key) for name in _names(act))
+    ]
+    if as_json:
+        output.write_json({"server": server.store.server, "acts": acts})
+    elif acts:
+        click.echo(output.table([_HEAD, *map(_cells, acts)]))
+    else:
+        output.say(f"no operator did anything{f' to {key}' if subject else ''} on {server.store.server}")
+
+
+def _names(act: Mapping[str, Any]) -> set[str]:
+    """Return what an act may be asked for by; that on a queued call's claim by the key of its lock, too."""
+    key = str(act.get("key"))
+    return {key, key.removeprefix("queued:")}
+
+
+def _cells(act: Mapping[str, Any]) -> list[object]:
+    by = f"{act.get('by', '-')}@{act.get('host', '-')}"
+    return [output.moment(act.get("since", 0)), by, *map(act.get, ("act", "key", "outcome", "reason"))]
+
+
+COMMANDS: Mapping[str, click.Command] = {"history": history}
