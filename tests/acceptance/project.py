@@ -108,7 +108,7 @@ DECLARED: Mapping[str, Mapping[str, Any]] = {
     "until_executing_acks_late": {"lock": "until_executing", **_LATE},
     "until_expired": {"lock": "until_expired", "lock_period": 600.0},
     "until_expired_acks_late": {"lock": "until_expired", "lock_period": 600.0, **_LATE},
-    #: As README.md and docs/which-duplicate.md have it.
+    #: As README.md and docs/which-duplicate.md have it, with a result, which the tests wait for.
     "until_expired_to_the_end": {
         "lock": "until_expired",
         "lock_period": 600.0,

@@ -17,7 +17,7 @@ import redis
 from celery_redislock.locks import Lock, connect
 from tests.facts import wait_until
 from tests.integration.commands import ROOT, run_command
-from tests.pages import acl_rule
+from tests.pages import acl_rule, blocks_of
 from tests.servers import EmbeddedServer
 
 APP = "tests.integration.doctor_app"
@@ -254,6 +254,18 @@ class TestApp:
 
         one(told, "shop.confirm: a result is kept for 86400 s", "its lock_period is 259200 s")
         assert "lock_period" not in str(without.findings)
+
+    def test_nothing_is_wrong_with_the_recipes_of_the_readme(self, url: str, tmp_path: Path) -> None:
+        """Who copies the first example into a project has a pipeline that checks it."""
+        app, recipes = [block.code for block in blocks_of("python") if block.page == "README.md"][:2]
+        assert "send_confirmation" in recipes
+        (tmp_path / "shop.py").write_text(app.replace("redis://localhost:6379/0", url) + recipes)
+        words = ["-A", "shop", "redislock", "doctor", "--json"]
+        with worker(url):
+            answer = _read(run_command("celery", words, _environment({}), tmp_path))
+
+        assert (answer.status, answer.of("warning"), answer.of("error")) == (0, [], [])
+        assert "7 unique tasks, and nothing is wrong with their options" in answer.of("ok")
 
     def test_plain_tasks_that_the_broker_delivers_again_while_they_run_are_noted(self, url: str) -> None:
         """Copies of unique tasks are harmless, and Celery's own tasks are nobody's matter."""
