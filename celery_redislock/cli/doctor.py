@@ -39,6 +39,12 @@ LINES = 1000
 TESTED = {"celery": ">=5.5,<5.8", "redis": ">=5.2.1,<9"}
 LEAST = (6, 2)
 
+#: Keys of libraries whose locks may have no time to live, and what to do about them.
+THEIRS = {"celery-singleton": "SINGLETONLOCK_*", "celery-once": "qo_*"}
+REMEDY = (
+    "delete them when no process uses that library: each refuses its calls for ever if its message is gone"
+)
+
 #: What was found: its level and text. A note is no risk by itself; an error means that something cannot work.
 _Found = tuple[str, str]
 
@@ -61,9 +67,9 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     """Check the settings, the lock server, the tasks, and the workers that answer.
 
     It makes a worker's checks at start, and checks what a worker cannot see: memory, replicas, the clocks,
-    other prefixes on the server, lines whose first message belongs to a broker without workers, workers with
-    other settings, results that expire before a period, untested versions. It changes nothing. Without an app
-    it checks only the server.
+    other prefixes on the server, locks that other libraries left there, lines whose first message belongs to
+    a broker without workers, workers with other settings, results that expire before a period, untested
+    versions. It changes nothing. Without an app it checks only the server.
 
     Exit status: 0 all is well, 1 something is at risk, 2 something cannot work.
     """
@@ -131,7 +137,7 @@ def _of_server(store: LockStore, replicas: int | str, *, some_wait: bool) -> Ite
         yield "warning", text
     elif apart is not None:
         yield "ok", f"its clock and this machine's are {abs(apart):.1f} s apart"
-    yield from _of_prefixes(store)
+    yield from _of_others(store)
 
 
 def _apart(store: LockStore) -> float | None:
@@ -187,18 +193,21 @@ def _of_replicas(online: str | None, wanted: int | str) -> Iterator[_Found]:
         yield "ok", f"{online} replicas are online, and redislock_min_replicas is {wanted}"
 
 
-def _of_prefixes(store: LockStore) -> Iterator[_Found]:
+def _of_others(store: LockStore) -> Iterator[_Found]:
+    """Look for what is there beside the locks of this app."""
     try:
-        others = store.other_prefixes()
+        for prefix in store.other_prefixes():
+            text = (
+                f"locks are held there under the prefix {prefix!r} as well: if that is this app, its "
+                "processes do not exclude each other; give all of them one redislock_prefix"
+            )
+            yield "warning", text
+        for library, pattern in THEIRS.items():
+            if number := len(store.others(pattern, endless=True)):
+                text = f"{number} locks of {library} ({pattern}) have no time to live; {REMEDY}"
+                yield "note", text
     except RedisLockError as error:  # a user who may not look
-        yield "note", f"locks under other prefixes could not be looked for: {error}"
-        return
-    for prefix in others:
-        text = (
-            f"locks are held there under the prefix {prefix!r} as well: if that is this app, its "
-            "processes do not exclude each other; give all of them one redislock_prefix"
-        )
-        yield "warning", text
+        yield "note", f"locks of other libraries, or under other prefixes could not be looked for: {error}"
 
 
 def _of_lines(server: LockServer) -> Iterator[_Found]:
@@ -243,7 +252,7 @@ def _of_results(app: Any, name: str, task: Any) -> Iterator[_Found]:
     if period and kept and period > kept and app.conf.result_backend and not task.ignore_result:
         text = (
             f"{name}: a result is kept for {kept:g} s (result_expires), its lock_period is {period:g} s: "
-            "get() of a call that is skipped after that waits for ever; raise result_expires"
+            "get() of a call that is skipped later waits for ever; raise result_expires, or ignore results"
         )
         yield "warning", text
 

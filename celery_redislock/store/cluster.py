@@ -409,9 +409,9 @@ class ClusterStore(RedisStore):
         """Say nothing: each node has one."""
         return None
 
-    def other_prefixes(self) -> list[str]:
+    def others(self, pattern: str, *, endless: bool = False) -> set[str]:  # noqa: ARG002
         """Say nothing: each node has a part of the keys."""
-        return []
+        return set()
 
     def scripts(self, names: Sequence[str], package: str) -> Scripts:  # noqa: ARG002
         """Refuse: what beats share is in several slots; raises LockOptionError."""

@@ -566,15 +566,19 @@ class RedisStore(LockStore):
         return self._scripts.begin("acts", [key], args, _acts, name=key)()
 
     def other_prefixes(self) -> list[str]:
-        found = set()
+        found = {key.removesuffix(":index") for key in self.others("*:index")} - {self.prefix}
+        return sorted(filter(self._keeps_locks, found))
+
+    def others(self, pattern: str, *, endless: bool = False) -> set[str]:
+        found: set[str] = set()
         cursor = "0"
         for _ in range(SCANS):
-            args = [cursor, "*:index"]
-            _, cursor, keys = self._scripts.begin("survey", [], args, _surveyed, name="prefixes")()
-            found |= {key.removesuffix(":index") for key in keys} - {self.prefix}
+            args = [cursor, pattern, "1" if endless else ""]
+            _, cursor, keys = self._scripts.begin("survey", [], args, _surveyed, name=pattern)()
+            found.update(keys)
             if cursor == "0":
                 break
-        return sorted(filter(self._keeps_locks, found))
+        return found
 
     def _keeps_locks(self, prefix: str) -> bool:
         """Whether what is called as an index of ours is one: it names a lock that is held."""

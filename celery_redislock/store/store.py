@@ -905,9 +905,17 @@ class LockStore(ABC):
     def other_prefixes(self) -> list[str]:
         """Return prefixes under which others keep locks on the same server; for a check, as it takes long.
 
-        Looks through at most 100,000 keys. Raises ``LockUnavailable``, too, for a user who may not do so.
+        As :meth:`others`, and one request more for each.
         """
         return []
+
+    def others(self, pattern: str, *, endless: bool = False) -> set[str]:  # noqa: ARG002  there is no server
+        """Return keys on the same server, of anybody, that match; ``endless``: only those without a TTL.
+
+        For a check, as it takes long: it looks through at most 100,000 keys. On a Cluster it finds none.
+        Raises ``LockUnavailable``, too, for a user who may not look.
+        """
+        return set()
 
     def server_says(self, section: str, name: str) -> str | None:  # noqa: ARG002  there is no server
         """Return what the server says of itself under this name (``INFO``); ``None`` where it does not."""

@@ -170,6 +170,18 @@ class TestServer:
         assert (here.status, there.status) == (1, 0)
         one(here.of("warning"), "under the prefix 'staging' as well", "one redislock_prefix")
 
+    def test_locks_of_other_libraries_that_never_expire_are_counted(self) -> None:
+        """They refuse calls for ever where their message was run by this package's worker."""
+        with server_with() as url, closing(redis.Redis.from_url(url)) as client:
+            for number in range(1200):  # of more keys than are looked at by one request
+                client.set(f"SINGLETONLOCK_{number}", "id", ex=None if number < 1100 else 60)
+            client.set("qo_shop.sync_a-7", "token", ex=60)
+            answer = of_server(url)
+
+        assert (answer.status, answer.of("warning"), answer.of("error")) == (0, [], [])
+        told = [text for text in answer.of("note") if "append-only" not in text]
+        one(told, "1100 locks of celery-singleton (SINGLETONLOCK_*)", "no time to live", "delete them when")
+
     def test_a_user_who_may_not_look_for_them_is_told_so(self) -> None:
         """With the ACL of the page all else is answered."""
         with server_with() as url, closing(redis.Redis.from_url(url)) as client:
