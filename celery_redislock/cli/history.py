@@ -9,8 +9,6 @@ import click
 from celery_redislock.cli import output
 from celery_redislock.cli.subject import LockServer, as_json_option, find
 
-_HEAD = ["WHEN", "WHO", "ACT", "KEY", "OUTCOME", "REASON"]
-
 
 @click.command()
 @click.argument("subject", metavar="[KEY | TASK [ARGUMENT]... | PATTERN]", nargs=-1)
@@ -38,7 +36,7 @@ def history(ctx: click.Context, subject: tuple[str, ...], as_json: bool) -> None
     if as_json:
         output.write_json({"server": server.store.server, "acts": acts})
     elif acts:
-        click.echo(output.table([_HEAD, *map(_cells, acts)]))
+        click.echo(output.table([["WHEN", "WHO", "ACT", "KEY", "OUTCOME", "REASON"], *map(_cells, acts)]))
     else:
         output.say(f"no operator did anything{f' to {key}' if subject else ''} on {server.store.server}")
 
