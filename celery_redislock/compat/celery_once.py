@@ -1,6 +1,7 @@
 """In place of celery-once (its names and options as of 3.0.1)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from inspect import signature
 from typing import Any, ClassVar
 
 from celery_redislock.compat.translation import FromApp, TranslatedTask, at_publish
@@ -61,6 +62,12 @@ class QueueOnce(TranslatedTask):
             result.is_duplicate = True
         return result
 
+    def _their_key(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        bound = signature(self.run).bind(*args, **kwargs).arguments
+        names = self.once.get("keys")
+        parts = [f"{name}-{_plain(bound[name])}" for name in sorted(bound if names is None else {*names})]
+        return "_".join(["qo", self.name, *parts])
+
     @classmethod
     def _translate(cls, said: Mapping[str, Any]) -> Mapping[str, Any]:
         if "once" not in said:
@@ -92,6 +99,15 @@ class QueueOnce(TranslatedTask):
     @staticmethod
     def _error_of(error: DuplicateTask) -> DuplicateTask:
         return AlreadyQueued(error.expires_in, error.key, error.task_id, error.is_period)
+
+
+def _plain(value: Any) -> Any:
+    """Return an argument as it is written in celery-once's keys: with mappings in it as sorted texts."""
+    if isinstance(value, list):
+        return [*map(_plain, value)]
+    if not isinstance(value, dict):
+        return value
+    return "{" + ", ".join(f"{_plain(key)!r}: {_plain(value[key])!r}" for key in sorted(value)) + "}"
 
 
 # This class's own names are no unknown options of a subclass.

@@ -1,8 +1,11 @@
 """In place of celery-singleton (its names and options as of 0.3.1)."""
 
+import json
 import warnings
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from hashlib import md5
+from inspect import signature
 from typing import Any, ClassVar
 
 from celery_redislock.compat.translation import FromApp, TranslatedTask, at_publish
@@ -38,6 +41,16 @@ class Singleton(TranslatedTask):
 
     _library: ClassVar[str] = "celery-singleton"
     _replaced: ClassVar[Mapping[str, str]] = {"generate_lock": "lock_key", "on_duplicate": "on_conflict"}
+
+    def _their_key(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        if self.unique_on:
+            names = [self.unique_on] if isinstance(self.unique_on, str) else self.unique_on
+            bound = signature(self.run).bind(*args, **kwargs).arguments
+            args = []
+            kwargs = {name: bound[name] for name in names}
+        text = self.name + json.dumps(args, sort_keys=True) + json.dumps(kwargs, sort_keys=True)
+        prefix: str = self._get_app().conf.get("singleton_key_prefix", "SINGLETONLOCK_")
+        return prefix + md5(text.encode(), usedforsecurity=False).hexdigest()
 
     @classmethod
     def _translate(cls, said: Mapping[str, Any]) -> Mapping[str, Any]:

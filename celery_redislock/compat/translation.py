@@ -2,11 +2,19 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, ClassVar, NamedTuple
 
+from celery import signals
+
 from celery_redislock.exceptions import DuplicateTask
+from celery_redislock.locks import connect
 from celery_redislock.log import logger
+from celery_redislock.publishing.message import Message
 from celery_redislock.task import SingletonTask
+
+#: The servers of the other libraries' locks, by URL.
+_server_at = cache(connect)
 
 
 def at_publish(*, raises: bool) -> Mapping[str, str]:
@@ -83,6 +91,10 @@ class TranslatedTask(SingletonTask):
         except DuplicateTask as error:
             raise self._error_of(error) from None
 
+    def _their_key(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """Return the key of the other library's lock for a call."""
+        raise NotImplementedError
+
     @classmethod
     def _translate(cls, said: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the options of this package for those that are said, by attribute."""
@@ -120,3 +132,34 @@ class TranslatedTask(SingletonTask):
             f"{cls.name} is declared by options of {cls._library}; write "
             f"{', '.join(['base=celery_redislock.SingletonTask', *native])}{''.join(on_app)}"
         )
+
+
+def _end_theirs(task: Any = None, signal: Any = None, **_: Any) -> None:
+    """Delete the lock that the other library's publisher took for a message, when its own worker would.
+
+    That is when the message has ended, or when it starts, if the task is unique until then. A message with a
+    claim comes from a publisher that has the stand-in.
+    """
+    if not isinstance(task, TranslatedTask):
+        return
+    due = signals.task_prerun if task.lock == "until_executing" else signals.task_postrun
+    request = task.request
+    message = Message.of(request.headers, request.id)
+    if signal is not due or request.is_eager or (message and message.claimed):
+        return
+    conf = task.app.conf
+    try:
+        backend = conf.result_backend or ""
+        default = backend if backend.startswith("redis://") else conf.broker_url or ""
+        url = task._from_app(task.app).settings["redislock_url"] or default
+        if url.startswith(("redis", "unix")):
+            key = task._their_key(request.args, request.kwargs)
+            _server_at(url).scripts((), __name__).send("unlock", "DEL", key, understand=lambda *_: None)
+    except Exception as error:  # noqa: BLE001  of arguments, too: the run has ended as it has
+        logger.warning(
+            "could not delete %s's lock of %s[%s]: %s", task._library, task.name, request.id, error
+        )
+
+
+signals.task_prerun.connect(_end_theirs)
+signals.task_postrun.connect(_end_theirs)

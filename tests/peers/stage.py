@@ -24,8 +24,8 @@ class Stage:
         waiting: a body that waits until it may.
     """
 
-    def __init__(self, url: str, settings: Mapping[str, Any]) -> None:
-        self.name = f"peers-{secrets.token_hex(6)}"
+    def __init__(self, url: str, settings: Mapping[str, Any], called: str = "") -> None:
+        self.name = called or f"peers-{secrets.token_hex(6)}"
         self.app = Celery(self.name, broker=url, backend=url, set_as_current=False)
         # The libraries need keys of their own: nobody flushes the server.
         self.app.conf.update(task_default_queue=self.name, singleton_key_prefix=f"{self.name}-lock-")

@@ -273,6 +273,41 @@ def test_the_errors_can_be_made_by_hand_and_survive_pickling() -> None:
     assert (by_hand.task_id, queued.countdown, queued.expires_in) == ("an id", 30, 30)
 
 
+#: An argument of every kind that JSON has.
+NESTED = {"b": [1, {"z": "é", "a": None}], "a": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("base", "options", "args", "kwargs", "key"),
+    [
+        (QueueOnce, {}, [7, "x"], {}, "qo_shop.sync_account_id-7_amount-x"),
+        (
+            QueueOnce,
+            {"once": {"keys": ["amount"]}},
+            [7],
+            {"amount": NESTED},
+            "qo_shop.sync_amount-{'a': 0.5, 'b': [1, \"{'a': None, 'z': 'é'}\"]}",
+        ),
+        (QueueOnce, {"once": {"keys": []}}, [7, "x"], {}, "qo_shop.sync"),
+        (Singleton, {}, [7], {"amount": NESTED}, "SINGLETONLOCK_7890ed386f048fb63dc61b4dad66fb49"),
+        (Singleton, {"unique_on": "amount"}, [7, "x"], {}, "SINGLETONLOCK_30b56d45eee394d107f968bfe2456a92"),
+        (
+            Singleton,
+            {"unique_on": ["amount", "account_id"]},
+            [7],
+            {"amount": NESTED},
+            "SINGLETONLOCK_8ca29d9878bcdac6c816d68478d8b2bb",
+        ),
+        (Singleton, {"unique_on": []}, [7, "x"], {}, "SINGLETONLOCK_f5df09029ed025196047991e30400c65"),
+    ],
+)
+def test_the_key_of_the_other_librarys_lock_is_its_own(
+    app: Celery, base: Any, options: dict[str, Any], args: list[Any], kwargs: dict[str, Any], key: str
+) -> None:
+    """As celery-once 3.0.1 and celery-singleton 0.3.1 named it for these calls."""
+    assert declare(app, base, **options)._their_key(args, kwargs) == key
+
+
 def test_a_graceful_duplicate_answers_at_once_and_says_that_it_is_one(shop: Shop) -> None:
     """Its ``get()`` waits for no holder."""
     task = shop.unique(body, base=QueueOnce, once={"graceful": True})

@@ -42,6 +42,7 @@ CELERYS = {
     "django",
     "task",
     "testing",
+    "compat.translation",
     "receiving",
     "running",
     "scheduling",
