@@ -28,7 +28,7 @@ class Lock(lock.Lock):
         """Name a lock; nothing is sent yet. The terms are those of :class:`celery_redislock.locks.Lock`.
 
         Raises:
-            LockOptionError: as that one; and no setting of the app names a Redis server, or its URL cannot be
-                read.
+            LockOptionError: as that one; and it is no app, no setting of it names a Redis server, or its URL
+                cannot be read.
         """
         super().__init__(store_of(app), name, **terms)

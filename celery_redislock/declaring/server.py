@@ -55,9 +55,15 @@ def store_of(app: Any, settings: LockSettings | None = None) -> LockStore:
     which are read where they are not given.
 
     Raises:
-        LockOptionError: no setting names a Redis server (``NoLockServerError``), or the URL cannot be read.
+        LockOptionError: it is no app; no setting names a Redis server (``NoLockServerError``), or the URL
+            cannot be read.
     """
     app = _behind(app)
+    if not hasattr(app, "conf"):
+        problem = (
+            "it is no Celery app; without one it is celery_redislock.locks.Lock(locks.connect(URL), name)"
+        )
+        raise LockOptionError(f"a {type(app).__qualname__}", [problem])
     settings = settings or settings_of(app)
     stores = _stores.setdefault(app, {})
     known = stores.get(None) or stores.get(settings)

@@ -217,7 +217,8 @@ class Attempt:
 
         The first one is made once: it is not in line before that is answered.
         """
-        stands = was_told = False
+        stands = False
+        tell = logger.warning
         try:
             step = next(steps)
             while True:
@@ -227,11 +228,8 @@ class Attempt:
                     left = give_up - self.clock()
                     if not stands or left <= 0:
                         raise
-                    if not was_told:
-                        logger.warning(
-                            "%s; who waits for %r tries again until its time is up", error, self.key
-                        )
-                    was_told = True
+                    tell("%s; who waits for %r tries again until its time is up", error, self.key)
+                    tell = logger.debug  # it is known
                     yield methodcaller("pause", min(left, self._pause() / 4))
                 else:
                     stands = True

@@ -217,11 +217,18 @@ class Holding(Generic[H]):
 
     def _continuing(self, who: object, token: str) -> "Steps[None]":
         term = self._term(token)
+        holds = yield lambda store: store.holders(self._key)
         answer = yield lambda store: store.renew([term])
         if not answer.renewed[0]:
             raise self._elsewhere(token).lease.loss(
                 "nobody holds it under the token that was to be continued"
             )
+        # Of many that hold a permit, some are told.
+        hold = next((hold for hold in holds if hold.token == token), None)
+        is_of_several = hold and b'"names":[' in hold.text and " " not in self._key
+        if hold is None or "limit" in hold.facts or is_of_several:
+            problem = f"token={token!r} is a reader's, a permit's or of other names: no hold of this lock"
+            raise LockOptionError(self.name, [problem])
         self._keep(who, term, Grant(None, False, answer.sent_at, answer.answered_at))
 
     def _releasing(self) -> "Steps[bool]":

@@ -70,7 +70,7 @@ class Lock(Holding[Held]):
             wait: seconds ``with lock:`` waits before it raises :class:`LockBusy`; ``None`` for ever.
             owner: who holds, shown to those who are refused; host, process and thread by default.
             token: the :attr:`token` of a hold that another thread or process has acquired: :meth:`acquire`
-                continues it, in one request, and the other methods are for it without that. Whoever had it
+                continues it, in two requests, and the other methods are for it without that. Whoever had it
                 goes on renewing it, and learns of its end as of a loss, unless it is in this process.
             auto_renew: renew in the background every third of ``ttl``; otherwise :meth:`renew` does.
             reentrant: a thread that holds it may acquire it again; otherwise that is a RuntimeError.
@@ -115,7 +115,8 @@ class Lock(Holding[Held]):
                 that waits in line. A lock that the server has granted is released in the background, as after
                 any other error.
             LockKeyError: the key on the server is not a lock.
-            LockOptionError: the timeout is no number of seconds.
+            LockOptionError: the timeout is no number of seconds; or the ``token`` is that of a reader, of a
+                permit, or of a lock of other names.
             RuntimeError: another coroutine of this thread holds it; or this thread does, and ``reentrant`` is
                 off.
             LockLost: this thread holds it already, but that hold was lost; :meth:`release` it first. Or

@@ -90,14 +90,23 @@ def check_terms(  # noqa: PLR0912  one for each term
     if not is_seconds(margin) or not 0.01 <= margin <= 0.5:
         problems.append(f"margin={margin!r} is not a part of the ttl from 0.01 to 0.5")
     for argument, call in ("on_lost", on_lost), ("on_state", on_state):
-        if call is not None and not callable(call):
+        if call is not None and (not callable(call) or is_async(call)):
+            what = "is a coroutine function, and nobody awaits it" if callable(call) else "cannot be called"
             more = ", or in asyncio 'cancel'" if argument == "on_lost" else ""
-            problems.append(f"{argument}={call!r} cannot be called; give a function{more}")
+            problems.append(f"{argument}={call!r} {what}; give a function{more}")
     for argument, count in counts.items():
         if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MOST_HOLDERS:
             problems.append(f"{argument}={count!r} is not a whole number from 1 to {MOST_HOLDERS}")
     if problems:
         raise LockOptionError(repr(name), problems)
+
+
+def is_async(call: Any) -> bool:
+    """Whether calling it makes a coroutine; a ``functools.partial`` and an object with ``__call__`` too."""
+    from inspect import iscoroutinefunction  # noqa: PLC0415  only for callbacks
+
+    call = getattr(call, "func", call)
+    return iscoroutinefunction(call) or iscoroutinefunction(getattr(call, "__call__", None))  # noqa: B004
 
 
 def check_token(name: object, token: object) -> None:

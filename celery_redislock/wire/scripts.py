@@ -31,6 +31,9 @@ _NO_SCRIPTS = re.compile(
     r"(unknown command|permissions to run the) .?eval(sha)?\b|scripting engine", re.IGNORECASE
 ).search
 
+#: Parts of a lock's keys that a script touches beside those it is given.
+_BESIDE = ("line", "parked", "sent", "until", "permits", "holders", "limit")
+
 #: What a server's words mean that sends its users elsewhere.
 _REMEDIES = {
     "CROSSSLOT": "it is a node of a Cluster; give redis+cluster://host:port",
@@ -316,8 +319,10 @@ def failure(
     words = "no answer in time" if is_late else told(str(lost).encode(), 300) or type(lost).__name__
     words = words.partition(" : <")[0] if words.startswith("No master found") else words
     if "WRONGTYPE" in words:
+        beside = [f"{key.partition('}:')[0]}}}:{part}" for key in keys if "}:" in key for part in _BESIDE]
+        known = dict.fromkeys([*keys, *beside])
         problem = (
-            f"WRONGTYPE on {server}: one of the keys {', '.join(keys)} is another program's, and no lock; "
+            f"WRONGTYPE on {server}: one of the keys {', '.join(known)} is another program's, and no lock; "
             "delete or rename it, or choose another name (lock_key) or redislock_prefix"
         )
         return LockKeyError(name, problem)

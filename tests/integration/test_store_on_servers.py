@@ -1,12 +1,13 @@
 """What only a server shows: raw keys, the index, foreign clients, wrong types."""
 
+import re
 from contextlib import closing
 
 import pytest
 
 from celery_redislock.exceptions import LockKeyError
 from celery_redislock.locks import Lock, connect
-from celery_redislock.store.store import Term
+from celery_redislock.store.store import Entry, Term
 from tests.facts import wait_until
 from tests.stores import RedisCase, granted, refused
 
@@ -130,6 +131,21 @@ class TestWrongTypes:
         if kind != "sorted set":
             with pytest.raises(LockKeyError, match=f"WRONGTYPE .* {index} is another program's"):
                 server_case.store.names()
+
+
+@pytest.mark.parametrize("part", ["lock", "line", "parked", "sent", "until"])
+def test_a_key_of_another_type_is_among_those_that_are_named(server_case: RedisCase, part: str) -> None:
+    """Also one that the request does not give."""
+    server_case.take(A)
+    key = server_case.key(part=part)
+    server_case.foreign = (key,)
+    server_case.client.delete(key)
+    server_case.client.lpush(key, "theirs")
+
+    with pytest.raises(LockKeyError, match=f"WRONGTYPE .* one of the keys .*{re.escape(key)}[ ,]"):
+        server_case.store.park(
+            "n", B, Entry("ring", server_case.queue("bell"), 2.0, "{}"), nonce="1", within=2.0
+        )
 
 
 class TestIndex:

@@ -129,7 +129,8 @@ class Lock(Holding[TaskHeld]):
                 that waits in line. A lock that the server has granted is released in the background, as after
                 any other error.
             LockKeyError: the key on the server is not a lock.
-            LockOptionError: the timeout is no number of seconds.
+            LockOptionError: the timeout is no number of seconds; or the ``token`` is that of a reader, of a
+                permit, or of a lock of other names.
             LockLoopError: the store belongs to another loop.
             RuntimeError: this task holds it, and ``reentrant`` is off.
             LockLost: this task holds it already, but that hold was lost; :meth:`release` it first. Or nobody

@@ -248,9 +248,9 @@ class Store:
             except Asked as asked:
                 (request,) = asked.args
             try:
-                is_pause = request.operation == "pause"
-                answer = asyncio.sleep(request.waits) if is_pause else self.answer(request)
-                answers.append(partial(_same, await answer))
+                pauses = request.operation == "pause"
+                answer = await (asyncio.sleep(request.waits) if pauses else self.answer(request))
+                answers.append(partial(_same, answer))
             except RedisLockError as error:
                 answers.append(partial(_raise, error))
 

@@ -6,6 +6,7 @@ import pytest
 from celery import current_app
 
 from celery_redislock import Lock, LockBusy, LockOptionError, locks, store_of
+from celery_redislock.locks import MemoryStore
 from celery_redislock.testing import hold
 from tests.unit.shop import KEY, Shop, body
 
@@ -21,6 +22,18 @@ def test_a_lock_of_an_app_and_its_tasks_exclude_each_other(shop: Shop) -> None:
     with hold(task, 7), pytest.raises(LockBusy), Lock(shop.app, KEY, wait=0):
         pass
     assert store_of(shop.app) is shop.store
+
+
+@pytest.mark.parametrize("ask", [lambda app: Lock(app, "n"), store_of], ids=["Lock", "store_of"])
+@pytest.mark.parametrize(
+    "app", ["redis://:secret@localhost:6379/0", MemoryStore(), None], ids=["URL", "store", "None"]
+)
+def test_what_is_no_app_is_told_what_works_without_one(app: Any, ask: Any) -> None:
+    with pytest.raises(
+        LockOptionError, match=r"is no Celery app; .*locks\.Lock\(locks\.connect\(URL\), name"
+    ) as raised:
+        ask(app)
+    assert "secret" not in str(raised.value)
 
 
 @pytest.mark.parametrize(

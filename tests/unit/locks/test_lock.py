@@ -669,6 +669,33 @@ class TestElsewhere:
         assert not gone.renew()
         assert (store.inspect("n"), told) == (None, [])
 
+    @pytest.mark.parametrize("count", [1, 20])
+    def test_the_token_of_a_permit_or_a_reader_is_no_exclusive_hold(self, count: int) -> None:
+        """Others may have one as well; and only some of many are told."""
+        store = MemoryStore()
+        seats = Semaphore(store, "seats", 20, auto_renew=False)
+        permits = [seats.acquire(timeout=0) for _ in range(count)]
+        book = ReadWriteLock(store, "book")
+        with book.read:
+            for name, token in (("seats", permits[-1].token), ("book", book.read.token)):  # type: ignore[union-attr]
+                with pytest.raises(LockOptionError, match="is a reader's, a permit's"):
+                    Lock(store, name, token=token).acquire()
+        with book.write:
+            assert Lock(store, "book", token=book.write.token).acquire()
+
+    def test_the_token_of_several_names_is_no_hold_of_one_of_them(self) -> None:
+        """It could be released, and the others would go on."""
+        store = MemoryStore()
+        both = Lock(store, ["a", "b"])
+        both.acquire()
+
+        with pytest.raises(LockOptionError, match="of other names"):
+            Lock(store, "a", token=both.token).acquire()
+        with pytest.raises(LockLost):
+            Lock(store, ["a", "b", "c"], token=both.token).acquire()
+        assert Lock(store, ["b", "a"], token=both.token).acquire()
+        both.release()
+
     @pytest.mark.parametrize("token", ["", b"t", 7, "a\0b"])
     def test_what_is_no_token_is_refused(self, store: FailingStore, token: Any) -> None:
         with pytest.raises(LockOptionError, match="token="):

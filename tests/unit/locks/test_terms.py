@@ -1,5 +1,7 @@
 """What a lock is told that it cannot take: something that is no store, and a time too short for one."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -60,3 +62,43 @@ def test_a_semaphore_of_a_client_has_a_ttl_that_outlives_its_calls() -> None:
 
     with pytest.raises(LockOptionError, match=r"ttl=4.5 is less than three times"):
         Semaphore(store, "n", 2, ttl=4.5)
+
+
+async def _await_me(*_: object) -> None:
+    """A callback that nobody would await."""
+
+
+class _Awaited:
+    async def __call__(self, *_: object) -> None:
+        """Likewise."""
+
+
+KINDS: dict[str, Callable[..., Any]] = {
+    "Lock": lambda **told: Lock(MemoryStore(), "n", **told),
+    "Semaphore": lambda **told: Semaphore(MemoryStore(), "n", 2, **told),
+    "ReadWriteLock": lambda **told: ReadWriteLock(MemoryStore(), "n", **told),
+    "aio.Lock": lambda **told: aio.Lock(aio.connect(URL), "n", **told),
+    "aio.Semaphore": lambda **told: aio.Semaphore(aio.connect(URL), "n", 2, **told),
+    "aio.ReadWriteLock": lambda **told: aio.ReadWriteLock(aio.connect(URL), "n", **told),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "call",
+    [_await_me, partial(_await_me, 1), _Awaited(), partial(_Awaited(), 1), _Awaited().__call__],
+    ids=["function", "partial", "object", "partial of one", "method"],
+)
+def test_a_callback_that_would_have_to_be_awaited_is_refused(kind: str, call: Any) -> None:
+    """Nobody awaits it: a loss would be told to nobody."""
+    for option in ("on_lost", "on_state") if kind in {"Lock", "aio.Lock"} else ("on_lost",):
+        with pytest.raises(
+            LockOptionError, match=f"{option}=.* is a coroutine function, and nobody awaits it"
+        ):
+            KINDS[kind](**{option: call})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("call", [print, partial(print, 1), [].append], ids=["function", "partial", "method"])
+def test_a_callback_that_returns_is_taken(kind: str, call: Any) -> None:
+    KINDS[kind](on_lost=call)
