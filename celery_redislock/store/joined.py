@@ -131,7 +131,7 @@ class JoinedStore(RedisStore):
         facts = with_names(facts, name)
 
         def ask(each: str) -> _KeysAndArgs:
-            keys = [f"{self._base(each)}lock", self._index, f"{self._base(each)}mark:{new}"]
+            keys = [f"{self._base(each)}lock", self._index, self._mark_of(each, new)]
             args = [old, new, in_ms(ttl), facts, each, self.home]
             self._leave(mark, each, keys, args)
             return keys, args

@@ -10,7 +10,7 @@ key                           type    value                       expiry; writte
 ``redislock:{N}:lock``        string  ``token NUL json``          lease or claim ttl; all that list a hold
 ``redislock:{N}:period``      string  ``token NUL json``          ``lock_period``; acquire, claim_and_push
 ``redislock:{N}:fence``       string  last strict fence           7 days; as the period's, fence
-``redislock:{N}:mark:MSG``    string  ``ending`` or ``done``      the mark's ttl; release, hand_on, mark_done
+``redislock:{N}:mark:NONCE``  string  ``ending``; ``1``: done     the mark's ttl; release, hand_on, mark_done
 ``redislock:{N}:note:NONCE``  string  what a request has done,    three socket timeouts; claim_and_push,
                                       for its repetition          park, leave
 ``redislock:index``           zset    name (period: ``name NUL    twice the longest of them at most; acquire,
@@ -97,6 +97,12 @@ SCRIPTS = (
 
 #: How long a strict fence outlives the last acquire that drew it: longer than any paused holder.
 STRICT_FENCE_TTL = 7 * 24 * 3600.0
+
+#: Bytes of a nonce, from which on it is random, and alone tells the messages of a lock apart.
+SHORTEST_NONCE = 12
+
+#: The value of a mark whose message is done: Redis keeps small numbers once for all keys.
+DONE = "1"
 
 #: Waits until the server's own disk has what a connection wrote.
 ON_DISK = ("WAITAOF", "1", "0")
@@ -238,7 +244,7 @@ class RedisStore(LockStore):
         base = f"{self._start}{name}}}:"
         args += [f"{instead_of}\0" if instead_of else "", "1" if starts_run else ""]
         if message or period or strict:
-            keys.append(f"{base}mark:{message or ''}")
+            keys.append(self._mark_of(name, message or ""))
         if period or strict:
             keys.append(base + "period")
             args.append(in_ms(period) if period else "0")
@@ -362,14 +368,14 @@ class RedisStore(LockStore):
             keys.append(self._base(name) + "period")
             args.append(opened_by + "\0")
         if mark is not None:
-            keys.append(f"{self._base(name)}mark:{mark.message}")
-            args += ("done" if mark.is_done else "ending", in_ms(mark.ttl))
+            keys.append(self._mark_of(name, mark.message))
+            args += (DONE if mark.is_done else "ending", in_ms(mark.ttl))
 
     def hand_on(
         self, name: str, old: str, new: str, ttl: float, *, facts: str, mark: Mark | None = None
     ) -> Release:
         base = self._base(name)
-        keys = [base + "lock", self._index, f"{base}mark:{new}"]
+        keys = [base + "lock", self._index, self._mark_of(name, new)]
         args = [old, new, in_ms(ttl), facts, name, self.home]
         self._leave(mark, name, keys, args)
         return self._ended(self._scripts.begin("hand_on", keys, args, released, name=name)())
@@ -500,8 +506,8 @@ class RedisStore(LockStore):
         return self._scripts.begin("homes", [key], args, _homes, name=key)()
 
     def mark_done(self, name: str, message: str, ttl: float) -> None:
-        key = f"{self._base(name)}mark:{message}"
-        self._scripts.send("mark_done", "SET", key, "done", "PX", in_ms(ttl))
+        key = self._mark_of(name, message)
+        self._scripts.send("mark_done", "SET", key, DONE, "PX", in_ms(ttl))
 
     def holders(self, name: str, *, to_decide: bool = False) -> tuple[Hold, ...]:
         base = self._base(name)
@@ -612,6 +618,11 @@ class RedisStore(LockStore):
 
     def _base(self, name: str) -> str:
         return f"{self._start}{name}}}:"
+
+    def _mark_of(self, name: str, message: str) -> str:
+        """Return the key of a message's mark, as ``mark_of`` in ``lua/keys.lua`` does."""
+        nonce = message.rpartition("/")[2]
+        return f"{self._base(name)}mark:{message if len(nonce.encode()) < SHORTEST_NONCE else nonce}"
 
 
 def _worst(renewed: Sequence[bool | None]) -> bool | None:

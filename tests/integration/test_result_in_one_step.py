@@ -331,7 +331,7 @@ def test_the_lock_is_kept_alive_until_the_result_is_sent(open_shop: ShopMaker) -
 
 @pytest.mark.law(8)
 def test_a_message_that_can_come_again_leaves_its_mark_with_the_result(open_shop: ShopMaker) -> None:
-    """Who sees the result finds the mark ``ending``; then it says ``done``."""
+    """Who sees the result finds the mark ``ending``; then it says so."""
     shop = open_shop()
     task = shop.unique(succeed, acks_late=True)
 
@@ -348,7 +348,7 @@ def test_a_message_that_can_come_again_leaves_its_mark_with_the_result(open_shop
 
     assert seen == [("SUCCESS", [b"ending"])]
     assert asked == ["acquire", "acquire", "release_and_store"]
-    assert wait_until(lambda: marks() == [b"done"], PATIENCE)
+    assert wait_until(lambda: marks() == [b"1"], PATIENCE)
 
 
 @pytest.mark.law(4)

@@ -10,7 +10,7 @@ import pytest
 
 from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.exceptions import LockKeyError, LockUnavailable
-from celery_redislock.store.store import Entry, Mark, Parked, Promotion, Release, Turn
+from celery_redislock.store.store import Entry, Mark, Marked, Parked, Promotion, Release, Turn
 from tests.faults import Fault, FaultyProxy
 from tests.stores import ABOUT, RedisCase, StoreCase, granted, refused
 
@@ -21,6 +21,17 @@ HOME = "amqp:here"
 
 #: What a claim says that a line has handed over.
 IN_LINE = '{"state":"queued","line":1}'
+
+#: Of a message: with a nonce of our own, a broker's, one of a foreign publisher, and none.
+TOKENS = [
+    "2f6d6a30-27d0-43c1-8f7b-1c4c1c6e0f0a/kV3-x_9bQ2Zt",
+    "2f6d6a30-27d0-43c1-8f7b-1c4c1c6e0f0a/0b9f6a52-0d43-4a57-9d0c-6f1f7f0c2b11",
+    "job/elevenbytes",
+    "job/жжжжжж",
+    "job/a%2Fb/жжжжж_",
+    "job/",
+    "no-slash-in-it",
+]
 
 #: A priority band: RabbitMQ's messages without one are in the last.
 BANDS = (0, 9, 255)
@@ -139,6 +150,23 @@ class TestPlace:
 
         assert (case.holder(), in_line(case), case.lines()) == (None, [], [])
         assert case.pushed() == [B, C, D]
+
+    @pytest.mark.parametrize("token", TOKENS)
+    def test_a_mark_is_found_whatever_the_token_of_its_message_looks_like(
+        self, case: StoreCase, token: str
+    ) -> None:
+        """Law 8: by the copy that asks, and by the one that waits in line; and no other message has it."""
+        another = f"{token[:-1]}?"
+        case.take(A)
+        park(case, token)
+        park(case, another)
+
+        case.store.release("n", A, mark=Mark(token, 30.0, is_done=True))
+
+        assert (case.holder(), in_line(case), case.pushed()) == (another, [], [token, another])
+        case.store.release("n", another)
+        assert isinstance(case.take(C, message=token), Marked)
+        granted(case.take(C, message=another))
 
     def test_a_copy_that_is_given_lets_the_next_one_have_the_lock(self, case: StoreCase) -> None:
         given = at_home(case)

@@ -1,8 +1,13 @@
 """Marks, which tell copies of a message that it has run; and handing a hold on, on every store."""
 
+from typing import cast
+from uuid import uuid4
+
 import pytest
 
 from celery_redislock.exceptions import LockUnavailable
+from celery_redislock.locks import connect
+from celery_redislock.locks.lease import new_token
 from celery_redislock.store.store import Mark, Marked
 from tests.facts import wait_until
 from tests.stores import ABOUT, RedisCase, StoreCase, granted
@@ -99,6 +104,24 @@ class TestMark:
         server_case.take(A)
 
         assert server_case.store.release("n", A, mark=ENDING).released
+
+    def test_it_costs_no_more_than_180_bytes(self, lone_case: RedisCase) -> None:
+        """They are most of what a busy server keeps. A name of 45 bytes, a prefix as long as the default."""
+        store = connect(lone_case.url, prefix="r" * len("redislock"))
+        name = "shop.tasks.sync_account:v1:2ce4f720ab19ce7730"
+        number = 4000
+
+        def used() -> int:
+            return cast("dict[str, int]", lone_case.client.info("memory"))["used_memory"]
+
+        store.mark_done(name, new_token(str(uuid4())), 7200.0)
+        before = used()
+        for _ in range(number):
+            store.mark_done(name, new_token(str(uuid4())), 7200.0)
+        assert store.inspect(name) is None  # all have been carried out
+
+        assert len(name) == 45
+        assert (used() - before) / number <= 180
 
 
 class TestHandOn:

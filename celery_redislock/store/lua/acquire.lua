@@ -2,7 +2,7 @@
 --
 -- KEYS  1  lock     string `token NUL json`: the hold that this script grants
 --       2  index    sorted set name -> expiry (ms, server clock), `name NUL period` for a period's
---       3  mark     string `ending` or `done`, of the message this hold is for; absent: not looked at
+--       3  mark     string `ending`, or `1` for done, of the message this hold is for; absent: not looked at
 --       4  period   string `token NUL json`: the last acceptance, while lock_period runs; absent: no period
 --       5  fence    the strict fence's last number; absent: time fences
 -- ARGV  1  value    of the new hold: `token NUL json`
@@ -138,7 +138,7 @@ include('sent')
   local state = mark and not ours and call('GET', mark)
   local answer
   if state then
-    answer = {ok = (state == 'done' and 'done ' or 'ending ') .. call('PTTL', mark)}
+    answer = {ok = (state == '1' and 'done ' or 'ending ') .. call('PTTL', mark)}
   elseif is_new and is_full then
     answer = refused()
   elseif permit and taken and starts and not permit.may_run(string.sub(from, 1, -2), limit) then

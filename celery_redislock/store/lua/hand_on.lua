@@ -11,7 +11,7 @@
 --       4  facts    json describing the new holder
 --       5  name     of the lock, the index member
 --       6  home     of the caller, for messages that wait; '' for none
---       7  state    of the mark: `ending` or `done`
+--       7  state    of the mark: `ending`, or `1` for done
 --       8  keep     ms the mark lives
 -- RETURNS handed_on                      held by `new` now, or already: the request was repeated
 --         released                       because of the new message's mark
@@ -61,7 +61,7 @@ elseif held or not value then
   drop(lock, index, name, nil, old)
 end
 if mark then
-  call('SET', mark, ARGV[7], 'PX', ARGV[8], unpack(ARGV[7] ~= 'done' and {'NX'} or {}))
+  call('SET', mark, ARGV[7], 'PX', ARGV[8], unpack(ARGV[7] ~= '1' and {'NX'} or {}))
 end
 if not goes_on and (held or not value) then
   promoted, text, sends, kept = wake(lock, index, name, home)

@@ -6,7 +6,7 @@
 --   {N}:sent                                        who was handed the lock and has not started (sent.lua)
 --   {N}:permits  {N}:holders  {N}:limit             who holds, where several may (permits.lua)
 --   {N}:refused  {N}:forced                         what happened (history.lua)
---   {N}:mark:MESSAGE  {N}:note:NONCE  {N}:bell:NONCE
+--   {N}:mark:NONCE  {N}:note:NONCE  {N}:bell:NONCE
 
 -- The value of a lock that several hold (permits.lua). Below zero: Lua could not write the number.
 local MARKER = '^permits/(%-?%d+)%z{"limit":%-?%d+(,?)'
@@ -17,6 +17,13 @@ local function stem_of(lock)
 end
 local function stem_at(start, name)
   return start .. name .. '}:'
+end
+
+-- The mark of a message, by the nonce of its token: marks are most of what a busy server keeps. A nonce that is too
+-- short to be random tells no messages apart.
+local function mark_of(stem, message)
+  local nonce = string.match(message, '[^/]*$')
+  return stem .. 'mark:' .. (#nonce < 12 and message or nonce)
 end
 
 -- A list with more behind it.

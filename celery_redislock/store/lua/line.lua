@@ -124,7 +124,7 @@ local function wake(lock, index, name, home, only, permit)
       return
     else
       -- A copy of a message whose run has ended goes without the lock: who sees the result finds that free.
-      local takes = kind == 'ring' or call('EXISTS', stem .. 'mark:' .. id) == 0
+      local takes = kind == 'ring' or call('EXISTS', mark_of(stem, id)) == 0
       local held = not permit and call('GET', lock)
       local limit = string.match(facts, '"limit":(%d+)')
       permit = permit or (limit or is_marker(held)) and permits(lock, index, name, held)

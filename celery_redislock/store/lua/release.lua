@@ -8,7 +8,7 @@
 --       2  name     of the lock, the index member
 --       3  home     of the caller, for messages that wait; '' for none
 --       4  opened_by  token, and NUL, under which the period began that ends; absent without one
---       4 or 5      state of the mark: `ending` or `done`; absent: none is left
+--       4 or 5      state of the mark: `ending`, or `1` for done; absent: none is left
 --       last  keep  ms the mark lives
 -- RETURNS released
 --         missing                        expired, or released before
@@ -56,7 +56,7 @@ include('history')
   clock_up(index, task_in(facts, name), 'hold', facts)
 end
 if mark then
-  call('SET', mark, state, 'PX', keep, unpack(state ~= 'done' and {'NX'} or {}))
+  call('SET', mark, state, 'PX', keep, unpack(state ~= '1' and {'NX'} or {}))
 end
 -- As keys.lua names it, without that: each run pays for this look.
 local stem = string.sub(lock, 1, -5)

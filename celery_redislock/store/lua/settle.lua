@@ -24,7 +24,7 @@ local was_in_line = false
 if is_held then
   was_in_line = facts and call('ZSCORE', stem .. 'line', id) and hand_over(stem, name, id, facts, ARGV[5])
   extend(lock, index, name, id, ttl, facts or '', permit)
-elseif call('EXISTS', stem .. 'note:' .. id, stem .. 'mark:' .. id) > 0 then
+elseif call('EXISTS', stem .. 'note:' .. id, mark_of(stem, id)) > 0 then
   -- It went without the lock. Any other whose claim has ended is in line still, and is looked for in its turn.
   was_in_line = take_out_of_all(stem, name, id, facts or '')
 end
