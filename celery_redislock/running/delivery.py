@@ -44,6 +44,12 @@ DEFAULT_VISIBILITY_TIMEOUT = 3600.0
 #: message may wait in its queue behind others.
 MARK_MARGIN = 3600.0
 
+#: The same where a worker's name leads to what it has in hand (``receiving/in_hand.py``), and no copy is on
+#: its way when the message is done. If it cannot be acknowledged any more, it is back in its queue within a
+#: minute, and has the visibility timeout to wait there. If nobody restores it, kombu does: it looks each
+#: 100 s, or 300 s later where a worker was killed that looked (5.7.0, transport/redis.py).
+RESTORED_MARGIN = 600.0
+
 #: Seconds in which a message comes once more that was parked, and published beside that: it waits at most
 #: ``lock_retry_delay`` and behind others in its queue.
 PARKED_TWICE = 300.0
@@ -105,6 +111,7 @@ class Delivery:
         was_delivered: a copy of this message was delivered before, and may have run.
         can_come_again: this message may be delivered once more, although this delivery runs it.
         is_repeatable: and that by the broker, or by a beat.
+        alone_until: in seconds since the epoch: no copy of it is on its way before, as far as is known here.
         may_be_done: a copy of this message may have run, so its mark is asked for.
         has_main_process: a worker's main process has received it, and can park it.
         was_told: a line of the log has said that it waits.
@@ -124,6 +131,7 @@ class Delivery:
     is_tick = is_redelivered = was_delivered = False
     can_come_again = is_repeatable = may_be_done = has_main_process = was_told = False
     is_claimed_apart = False
+    alone_until = 0.0
 
     @classmethod
     def of(cls: type[D], task: Any, request: Any) -> D | None:
@@ -227,7 +235,7 @@ class Delivery:
         else:
             self.is_tick = message.is_tick
         kept = 0.0 if received_at is None else time.time() - received_at
-        restored_after = visibility_timeout(self.task.app)
+        restored_after = timeout = visibility_timeout(self.task.app)
         if IN_HAND_OF in (request.properties or {}):
             restored_after = min(restored_after, declaration_of(self.task).settings.restore)
         self.may_be_done = True
@@ -244,6 +252,10 @@ class Delivery:
         # Where the answer to its parking was lost, it was published beside that as well.
         has_waited = message is not None and message.parked_at is not None
         self.can_come_again = self.is_repeatable or (has_waited and not request.is_eager)
+        # What has waited was sent, or published, more than once, or may have been.
+        is_alone = not (self.was_delivered or self.is_tick or has_waited or (message and message.was_told))
+        if is_alone and received_at is not None and restored_after < timeout:
+            self.alone_until = received_at + timeout / 2
 
     @property
     def is_accepted(self) -> bool:
@@ -252,10 +264,12 @@ class Delivery:
 
     @property
     def done_ttl(self) -> float:
-        """Seconds within which a copy of the message may come when it is done."""
-        if self.is_repeatable:
-            return mark_ttl(self.task.app)
-        return PARKED_TWICE + self.options.lock_retry_delay
+        """Seconds within which a copy of the message may come when it is done, which is now."""
+        if not self.is_repeatable:
+            return PARKED_TWICE + self.options.lock_retry_delay
+        if time.time() < self.alone_until:
+            return visibility_timeout(self.task.app) + RESTORED_MARGIN
+        return mark_ttl(self.task.app)
 
     @property
     def opened_by(self) -> str | None:

@@ -1,11 +1,13 @@
 """How a run ends: its lock is released or handed on, and later copies of its message know of it."""
 
+import time
 from typing import Any
 
 import pytest
 from celery.exceptions import Ignore
 
 from celery_redislock import SingletonTask, lock_acquired, lock_released
+from celery_redislock.running.delivery import IN_HAND_OF
 from celery_redislock.store.memory import MemoryStore
 from tests.unit.shop import KEY, SCOPES, Down, Shop, body, carried, debts, raising, revoke
 
@@ -200,6 +202,60 @@ def test_the_mark_ending_lives_one_lock_ttl_and_done_an_hour_beyond_the_visibili
 
     assert shop.run() == 7
     assert (marks_after(4099), marks_after(4101)) == (["done"], [])
+
+
+#: What may have put a copy of a message on its way that comes late.
+COPIED: dict[str, dict[str, Any]] = {
+    "nothing has": {},
+    "no worker's name leads to it": {"is_named": False},
+    "the worker restores nothing": {"restores": False},
+    "it was delivered before": {"redelivered": True},
+    "its publisher calls it a copy": {"said": {"was_delivered": True}},
+    "another beat may send it": {"said": {"is_tick": True}},
+    "it has waited by the clock": {"said": {"was_told": True}},
+    "it has waited in line": {"said": {"parked_at": 1.0}},
+    "its run took half the visibility timeout": {"took": 251.0},
+}
+
+
+@pytest.mark.parametrize("case", COPIED)
+def test_done_lives_fifty_minutes_less_where_no_copy_can_be_on_its_way(
+    shop: Shop, monkeypatch: Any, case: str
+) -> None:
+    """Law 8: what its worker could not acknowledge any more is restored at once, and at last by kombu.
+
+    Kombu does that by the visibility timeout and 400 s, if a worker was killed that was about to.
+    """
+    how = {
+        "is_named": True,
+        "restores": True,
+        "redelivered": False,
+        "said": {},
+        "took": 249.0,
+        **COPIED[case],
+    }
+    shop.app.conf.update(
+        broker_transport_options={"visibility_timeout": 500}, redislock_restore=how["restores"]
+    )
+    clock = time.time
+
+    def work(account_id: int) -> int:
+        monkeypatch.setattr(time, "time", lambda: clock() + how["took"])
+        return account_id
+
+    shop.unique(work, lock_key=KEY, acks_late=True).delay(7)
+    message = shop.message()
+    message.headers = carried(message)._replace(**how["said"]).added_to(message.headers)
+    if how["is_named"]:
+        message.properties[IN_HAND_OF] = "a worker"
+
+    shop.run(shop.receive(message, redelivered=how["redelivered"]))
+
+    lives = 500 + (600 if case == "nothing has" else 3600)
+    shop.store.let_pass(lives - 1)
+    assert list(shop.store.marks().values()) == ["done"]
+    shop.store.let_pass(2)
+    assert list(shop.store.marks().values()) == []
 
 
 @pytest.mark.parametrize(
