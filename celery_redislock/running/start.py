@@ -15,6 +15,7 @@ message itself, so that its copies exclude each other.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -24,7 +25,7 @@ from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.exceptions import DuplicateTask, LockKeyError, LockUnavailable, RedisLockError
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.tasklock import TaskLock
-from celery_redislock.log import logger
+from celery_redislock.log import is_news, logger
 from celery_redislock.publishing.publish import NEEDS_NO_SERVER
 from celery_redislock.publishing.signals import lock_acquired
 from celery_redislock.running.duplicate import at_start
@@ -92,12 +93,15 @@ def _warn_of_lost_claim(run: Run) -> None:
     if message.parked_at is not None:
         return  # its turn may have ended before it came
     if run.locks.lease is not None:
-        logger.warning(
-            "the claim of %s on %r was gone when it started: it had expired while queued "
-            "(raise lock_queue_ttl), was released by force, or its message was published twice",
-            run.lock,
-            run.lock.key,
-        )
+        why = "it had expired while queued (raise lock_queue_ttl), was released by force, or its message was "
+        why += "published twice; or its publisher has another redislock_prefix, or maybe another lock server"
+        store = run.lock.store
+        if is_news("a claim is looked for under other prefixes"):
+            with suppress(RedisLockError):  # a user who may not look
+                for prefix in store.other_prefixes(run.lock.key, message.token):
+                    why = f"its publisher has the prefix {prefix!r}, and this worker {store.prefix!r}"
+                    why += "; give all processes one redislock_prefix"
+        logger.warning("the claim of %s on %r was gone when it started: %s", run.lock, run.lock.key, why)
 
 
 def _take_over(

@@ -571,9 +571,11 @@ class RedisStore(LockStore):
         args = [in_ms(ACTS_KEPT), str(MOST_ACTS), *([noted] if noted else [])]
         return self._scripts.begin("acts", [key], args, _acts, name=key)()
 
-    def other_prefixes(self) -> list[str]:
-        found = {key.removesuffix(":index") for key in self.others("*:index")} - {self.prefix}
-        return sorted(filter(self._keeps_locks, found))
+    def other_prefixes(self, name: str = "", token: str = "") -> list[str]:
+        end = f":{{{name}}}:lock" if name else ":index"
+        keys = self.others("*" + re.sub(r"[*?\[\]\\]", r"\\\g<0>", end))
+        found = {key.removesuffix(end) for key in keys} - {self.prefix}
+        return sorted(prefix for prefix in found if self._keeps_locks(prefix, name, token))
 
     def others(self, pattern: str, *, endless: bool = False) -> set[str]:
         found: set[str] = set()
@@ -586,13 +588,15 @@ class RedisStore(LockStore):
                 break
         return found
 
-    def _keeps_locks(self, prefix: str) -> bool:
-        """Whether what is called as an index of ours is one: it names a lock that is held."""
+    def _keeps_locks(self, prefix: str, name: str, token: str) -> bool:
+        """Whether what is called as an index, or a lock, of ours is one: it names a lock that is held."""
         with suppress(LockKeyError):
             other = copy(self)
             other._start = f"{prefix}:{{"
             other._index = f"{prefix}:index"
-            return any(RedisStore.holders(other, name) for name in RedisStore.names(other, limit=10))
+            names = [name] if name else RedisStore.names(other, limit=10)
+            holds = [hold for each in names for hold in RedisStore.holders(other, each)]
+            return any(token in {"", hold.token} for hold in holds)
         return False
 
     def server_says(self, section: str, name: str) -> str | None:

@@ -902,10 +902,14 @@ class LockStore(ABC):
         """
         return []
 
-    def other_prefixes(self) -> list[str]:
+    def other_prefixes(self, name: str = "", token: str = "") -> list[str]:  # noqa: ARG002  it is alone
         """Return prefixes under which others keep locks on the same server; for a check, as it takes long.
 
         As :meth:`others`, and one request more for each.
+
+        Args:
+            name: only those under which this lock is held.
+            token: of its term, where another one's hold does not count.
         """
         return []
 

@@ -303,6 +303,25 @@ class TestOtherPrefixes:
             held.force_release("n")
             assert lone_case.redis.other_prefixes() == []
 
+    @pytest.mark.parametrize("name", ["n", "a*[b]?\\{c"])
+    def test_those_are_told_under_which_one_lock_is_held_by_one_term(
+        self, lone_case: RedisCase, name: str
+    ) -> None:
+        """That of a message whose claim is missing here. Its name is no pattern."""
+        with (
+            closing(connect(lone_case.url, prefix="a:b")) as one,
+            closing(connect(lone_case.url, prefix="another")) as another,
+        ):
+            granted(one.acquire(name, A, 30.0))
+            granted(another.acquire(name, B, 30.0))
+            granted(another.acquire("more", A, 30.0))
+
+            assert lone_case.redis.other_prefixes(name) == ["a:b", "another"]
+            assert lone_case.redis.other_prefixes(name, A) == ["a:b"]
+            assert lone_case.redis.other_prefixes(name, "t/nobodys") == []
+            assert one.other_prefixes(name) == ["another"]
+            assert one.other_prefixes("a") == []
+
     def test_they_are_found_among_thousands_of_keys_but_not_beyond_a_bound(
         self, lone_case: RedisCase, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from celery.exceptions import Ignore, SoftTimeLimitExceeded
 
-from celery_redislock import DuplicateTask, LockUnavailable
+from celery_redislock import DuplicateTask, LockUnavailable, log
 from celery_redislock.locks.lease import InertLease
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.publishing.message import HEADER, Message
@@ -112,6 +112,36 @@ def test_a_claim_that_had_expired_is_warned_of_and_the_run_acquires(
 
     warning = "the claim of shop.sync[t1] on 'account:7' was gone when it started"
     assert (warning in caplog.text) == (how == "")
+
+
+@pytest.mark.parametrize("others", [["other"], [], None], ids=["another prefix", "none", "not allowed"])
+def test_a_claim_that_is_elsewhere_is_looked_for_once_a_minute(
+    shop: Shop, monkeypatch: Any, caplog: Any, others: list[str] | None
+) -> None:
+    """Under other prefixes, by its term. Of a publisher that has another one, all messages miss theirs."""
+    asked: list[tuple[str, ...]] = []
+
+    def other_prefixes(*about: str) -> list[str]:
+        asked.append(about)
+        if others is None:
+            raise LockUnavailable("memory", "survey", "no permission")
+        return others
+
+    monkeypatch.setattr(log, "_told_at", {})
+    monkeypatch.setattr(shop.store, "other_prefixes", other_prefixes)
+    task = shop.unique(body, lock_key=KEY)
+    claims = []
+    for _ in range(2):
+        task.delay(7)
+        claims += [hold.token for hold in shop.store.holders(KEY)]
+        shop.store.force_release(KEY)
+        assert shop.run() == 7
+
+    first, second = [record.getMessage() for record in caplog.records if "was gone" in record.getMessage()]
+    assert asked == [(KEY, claims[0])]
+    assert ("its publisher has the prefix 'other'" in first) == bool(others)
+    assert "maybe another lock server" in second
+    assert ("maybe another lock server" in first) == (not others)
 
 
 @pytest.mark.parametrize(
