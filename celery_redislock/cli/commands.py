@@ -34,18 +34,19 @@ def show(ctx: click.Context, subject: tuple[str, ...], as_json: bool) -> None:
     Without an app you can name only keys, not tasks. A TASK_ID stands for all locks that it holds, and
     for its places in the lines of others.
 
-    Exit status: 0 it is held, or waits; 1 neither; 2 on error.
+    Exit status: 0 somebody holds it, or waits; 1 nobody; 2 on error.
     """
     server = LockServer.of(ctx)
     key, found = find(server, subject)
     # A key is that key alone; what holds by a task id may wait elsewhere.
     is_id = len(subject) == 1 and not any(holder.key == subject[0] for holder in found)
     places = [place for place in server.places() if place.waiter.owner == subject[0]] if is_id else []
+    in_line = server.store.waiting(key, last=0)[0]
     if as_json:
         command = server.freeing_command(found[0]) if found else None
         lock = {"lock": found[0] if found else None, "release_command": command}
         waits = {
-            "in_line": server.store.waiting(key, last=0)[0],
+            "in_line": in_line,
             "limit": output.limit_as_json(server.store.limit(key)),
             "waits": [each.document() for each in places],
         }
@@ -54,12 +55,13 @@ def show(ctx: click.Context, subject: tuple[str, ...], as_json: bool) -> None:
         texts = [_description(server, holder) for holder in found]
         click.echo("\n\n".join([*texts, *([table_of(places)] if places else [])]))
     else:
-        output.say(nobody(server, key, subject))
+        text = f"nobody holds the key {key}, and {in_line} wait in line, which the command waiting shows; "
+        output.say(text + server.told_of_next(key) if in_line else nobody(server, key, subject))
         if (limit := server.store.limit(key)) is not None:
             output.say(f"the limit of {key} is {output.of_limit(limit)}")
         if forced := server.store.happened(key).forced:
             output.say(f"{key} was {told_of_force(forced)}")
-    ctx.exit(0 if found or places else 1)
+    ctx.exit(0 if found or places or in_line else 1)
 
 
 def _description(server: LockServer, holder: Holder) -> str:

@@ -21,10 +21,12 @@ from celery_redislock.cli.subject import (
 from celery_redislock.declaring.declaration import declaration_of, is_unique
 from celery_redislock.declaring.kinds import hint
 from celery_redislock.declaring.server import settings_of
+from celery_redislock.exceptions import RedisLockError
 from celery_redislock.locks.force import told_of_force
 from celery_redislock.locks.lease import new_token
 from celery_redislock.publishing.handle import Holder, LockHandle
-from celery_redislock.store.store import Refused
+from celery_redislock.publishing.message import Message
+from celery_redislock.store.store import QUEUED, Refused
 
 #: Holders and skipped calls that are shown; locks that have refused calls and are looked at, a request each.
 SHOWN = 5
@@ -52,6 +54,7 @@ class Subject(NamedTuple):
         handle: of the task's call, where its arguments are known: ``call``.
         is_former: it is no task of the app, and locks are held for a task of that name.
         is_its: whether a call that was refused is one of those that are meant.
+        header: of its message, where that was seen.
     """
 
     name: str
@@ -63,6 +66,7 @@ class Subject(NamedTuple):
     call: tuple[list[Any], dict[str, Any]] = ([], {})
     is_former: bool = False
     is_its: Callable[[Refused], bool] = lambda _: True
+    header: Message | None = None
 
     @property
     def shown_keys(self) -> list[str]:
@@ -93,9 +97,12 @@ def explain(ctx: click.Context, words: tuple[str, ...], as_json: bool) -> None:
     firsts = [place for key in subject.keys for place in server.places(key, last=0)]
     lengths = {place.waiter.key: place.length for place in firsts if place.length}
     unserved = server.unserved(firsts)
+    is_served = any(one.state == QUEUED or (one.ttl and not one.is_late) for one in subject.holders)
+    missing: list[_Row] = [] if is_served else [("next", server.told_of_next(key)) for key in [*lengths][:1]]
+    missing += _elsewhere(server, subject)
     now = "" if subject.handle is None else _now(server, subject, sum(lengths.values()))
     entries = _entries(ctx, server, subject)
-    facts = [subject.holders, subject.places, refused, forced, entries, subject.handle, *lengths.values()]
+    facts = [subject.holders, subject.places, refused, forced, entries, subject.handle, missing, lengths]
     is_known = any(facts)
     is_lost = message.get("state") == "unknown"
     has_hold = any(holder.owner == subject.task_id for holder in subject.holders)
@@ -112,6 +119,8 @@ def explain(ctx: click.Context, words: tuple[str, ...], as_json: bool) -> None:
             "waits": [place.document() for place in subject.places],
             "in_line": lengths,
             "handed_on": [place.document() for place in firsts if not place.rank],
+            "next": dict(missing).get("next"),
+            "elsewhere": dict(missing).get("elsewhere"),
             "unserved": unserved,
             "message": message or None,
             "now": now or None,
@@ -122,7 +131,12 @@ def explain(ctx: click.Context, words: tuple[str, ...], as_json: bool) -> None:
         output.write_json(document)
     else:
         rows = [
+            *(
+                ("call", f"{place.waiter.task or '-'}[{place.waiter.owner}] waits{_facts_of(place.waiter)}")
+                for place in subject.places[:1]
+            ),
             *_rows_of_locks(server, subject, lengths),
+            *missing,
             *(("handed on", _told_of_sends(place)) for place in firsts[:SHOWN] if not place.rank),
             *(("broker", server.told_of_unserved(*each)) for each in unserved.items()),
             *([("message", message["told"])] if message else []),
@@ -206,7 +220,7 @@ def _refusing(server: LockServer) -> list[str]:
 
 
 def _with_message(server: LockServer, subject: Subject) -> tuple[Subject, dict[str, Any]]:
-    """Look for the message of the task id; learn from it what the locks did not tell."""
+    """Look for the message of the task id; learn from its header what the locks did not tell."""
     from celery_redislock.receiving.whereabouts import find_message  # noqa: PLC0415  imports a worker's parts
 
     task_id = subject.task_id
@@ -217,11 +231,30 @@ def _with_message(server: LockServer, subject: Subject) -> tuple[Subject, dict[s
         return subject, {}
     runs = any(holder.owner == task_id and holder.state == "running" for holder in subject.holders)
     found = find_message(server.app, settings_of(server.app), task_id, runs=runs)
-    if found.key is not None and not subject.keys:
-        holders = [*map(Holder.of, server.store.holders(found.key))]
-        subject = subject._replace(keys=(found.key,), holders=holders, is_its=lambda _: True)
+    subject = subject._replace(header=found.header)
+    if found.header and found.header.key and not subject.keys:
+        keys = _keys_of(found.header.key)
+        subject = subject._replace(keys=keys, holders=_holders_of(server, keys), is_its=lambda _: True)
     told = found.told if subject.name == task_id else f"of {task_id}: {found.told}"
     return subject, {"task_id": task_id, "state": found.state, "told": told}
+
+
+def _elsewhere(server: LockServer, subject: Subject) -> list[_Row]:
+    """Tell of a lock that is held under another prefix, or maybe on another server."""
+    header = subject.header
+    token = ""
+    if header and header.claimed and all(holder.owner != subject.task_id for holder in subject.holders):
+        token = header.token
+    elif subject.holders:
+        return []
+    with suppress(RedisLockError):  # a user who may not look
+        names = subject.keys or [subject.name]
+        for prefix in (each for name in names for each in server.store.other_prefixes(name, token)):
+            where = f"under the prefix {prefix!r}, and looked for under {server.store.prefix!r}"
+            remedy = "if that is this app, give all its processes one redislock_prefix"
+            return [("elsewhere", f"it is held {where}: {remedy}")]
+    gone = "its claim expired, was released, or is maybe on another lock server (redislock_url)"
+    return [("elsewhere", gone)] if token else []
 
 
 def _rows_of_locks(server: LockServer, subject: Subject, lengths: Mapping[str, int]) -> Iterator[_Row]:
@@ -236,10 +269,8 @@ def _rows_of_locks(server: LockServer, subject: Subject, lengths: Mapping[str, i
     if subject.keys and not subject.holders:
         yield "held by", "nobody"
     for holder in subject.holders[:SHOWN]:
-        about = "" if holder.about is None else f", {holder.about}"
-        since = "" if holder.since is None else f", since {output.moment(holder.since)}"
         beside = "" if holder.key in subject.shown_keys else f", as {holder.key}"
-        yield "held by", f"{output.in_brief(holder)}{about}{since}{beside}"
+        yield "held by", f"{output.in_brief(holder)}{_facts_of(holder)}{beside}"
         yield "", output.life(holder)
     if len(subject.holders) > SHOWN:
         yield "held by", f"… {len(subject.holders) - SHOWN} others; {server.command} list shows them all"
@@ -248,6 +279,11 @@ def _rows_of_locks(server: LockServer, subject: Subject, lengths: Mapping[str, i
             yield "in line", f"{lengths[key]} wait for {key}; {server.command} waiting {key}"
         if (limit := server.store.limit(key)) is not None:
             yield "limit", output.of_limit(limit)
+
+
+def _facts_of(holder: Holder) -> str:
+    about = "" if holder.about is None else f", {holder.about}"
+    return about if holder.since is None else f"{about}, since {output.moment(holder.since)}"
 
 
 def _told_of_sends(place: Place) -> str:
@@ -293,6 +329,7 @@ def _told(each: Refused) -> str:
     facts = each.hold.facts
     side = "at start" if facts.get("state") == "running" else "at publish"
     who = f"{facts.get('task')}[{each.hold.owner}] {side} on {facts.get('host')}:{facts.get('pid')}"
+    who += f", {facts['about']}" if facts.get("about") else ""
     times = "" if each.times == 1 else f"; {each.times} times since {output.moment(each.first)}"
     held = f"{each.hold.name} was held by {each.holder}, on_conflict={facts.get('on_conflict')}"
     return f"{output.moment(each.last)}: {who}: {held}{times}"

@@ -80,13 +80,16 @@ class Place(NamedTuple):
 
 def table_of(places: Sequence[Place]) -> str:
     """Show these places for people."""
-    rows: list[list[object]] = [["KEY", "PLACE", "TASK", "OWNER", "PARKED BY", "SINCE"]]
+    rows: list[list[object]] = [["KEY", "PLACE", "TASK", "OWNER", "PARKED BY", "SINCE", "ABOUT"]]
     for rank, length, waiter, _, sends in places:
         since = output.duration(output.age(waiter))
         # Of several locks that is known under the first.
         sent = f", sent {sends}x" if sends else ""
         place = f"{rank} of {length}" if rank else f"handed on{sent}"
-        rows.append([waiter.key, place, waiter.task, waiter.owner, output.process(waiter), since])
+        where = output.process(waiter)
+        rows.append([waiter.key, place, waiter.task, waiter.owner, where, since, waiter.about])
+    if not any(row[-1] for row in rows[1:]):
+        rows = [row[:-1] for row in rows]
     return output.table(rows)
 
 
@@ -194,6 +197,13 @@ class LockServer:
             "and no worker of that has been seen for a minute; start one, or send it to this app's broker: "
             f"{self.command} waiting --drain --home {shlex.quote(key)}"
         )
+
+    def told_of_next(self, key: str) -> str:
+        """Say when the first in the line of a lock gets it; asks which workers answer, for a second."""
+        from celery_redislock.receiving.whereabouts import told_of_workers  # noqa: PLC0415  a worker's parts
+
+        who = "See that one runs" if self.app is None else told_of_workers(self.app)
+        return f"the first in line gets {key} when it is free and a worker looks, each second. {who}"
 
     def lines_like(self, pattern: str) -> list[str]:
         """Return the locks that somebody waits for and whose keys match, a queued call's beside its own."""

@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from datetime import datetime, timezone
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -31,7 +32,7 @@ _DEADLINE = 15.0
 NOT_FOUND = 404
 
 #: What workers say of a task id, in their words and in ours.
-_STATES = {"active": "running", "reserved": "received, and not started", "scheduled": "waits for its time"}
+_STATES = {"active": "running", "reserved": "received, and not started"}
 
 
 class Whereabouts(NamedTuple):
@@ -40,12 +41,12 @@ class Whereabouts(NamedTuple):
     Attributes:
         state: ``running``, ``in hand``, ``queued``, ``over`` or ``unknown``.
         told: the same for people, with what is known about the place.
-        key: that its header names, where that was seen.
+        header: of its message, where that was seen.
     """
 
     state: str
     told: str
-    key: str | None = None
+    header: Message | None = None
 
 
 def find_message(app: Any, settings: LockSettings, task_id: str, *, runs: bool) -> Whereabouts:
@@ -138,14 +139,26 @@ def within(seconds: float, ask: Callable[[], T]) -> T:
 def _with_workers(app: Any, task_id: str) -> Whereabouts | None:
     answers = app.control.inspect(timeout=_PATIENCE).query_task([task_id]) or {}
     for worker, tasks in answers.items():
-        if not (tasks or {}).get(task_id):
+        state, _ = (tasks or {}).get(task_id, (None, None))
+        if state in {None, "scheduled"}:  # when that one is due is asked below
             continue
-        state, info = tasks[task_id]
-        eta = info.get("eta") if isinstance(info, Mapping) else None
-        when = f", due {eta}" if eta and state != "active" else ""
-        told = f"in the hands of worker {worker}: {_STATES.get(state, state)}{when}"
+        told = f"in the hands of worker {worker}: {_STATES.get(state, state)}"
         return Whereabouts("running" if state == "active" else "in hand", told)
     return None
+
+
+def _scheduled(app: Any, task_id: str) -> tuple[Iterable[str], str]:
+    """Return which workers answer, and what they say of a message that waits for its time; '' for nothing.
+
+    By its id they do not know a retry any more: they forget the id when the run before it ends.
+    """
+    answers = app.control.inspect(timeout=_PATIENCE).scheduled() or {}
+    for worker, entries in answers.items():
+        for entry in entries or ():
+            if entry["request"]["id"] == task_id:
+                left = (datetime.fromisoformat(entry["eta"]) - datetime.now(timezone.utc)).total_seconds()
+                return answers, f"held back by worker {worker}, which answers; due in {max(0.0, left):.0f} s"
+    return answers, ""
 
 
 def _over(app: Any, task_id: str) -> Whereabouts | None:
@@ -163,9 +176,10 @@ def _over(app: Any, task_id: str) -> Whereabouts | None:
 def _at_broker(app: Any, settings: LockSettings, task_id: str) -> Whereabouts | None:
     with app.connection_for_read() as connection:
         channel = connection.default_channel
-        if not hasattr(channel, "unacked_key"):
-            return _in_queues_unseen(app, channel)
-        return _unacknowledged(channel, settings, task_id) or _in_queue(app, channel, task_id)
+        if hasattr(channel, "unacked_key"):
+            return _unacknowledged(app, channel, settings, task_id) or _in_queue(app, channel, task_id)
+        _, told = _scheduled(app, task_id)
+        return Whereabouts("in hand", told) if told else _in_queues_unseen(app, channel)
 
 
 def _in_queues_unseen(app: Any, channel: Any) -> Whereabouts:
@@ -176,7 +190,7 @@ def _in_queues_unseen(app: Any, channel: Any) -> Whereabouts:
             sizes.append(f"{queue(channel).queue_declare(passive=True).message_count} in {queue.name!r}")
     told = (
         "in the hands of no worker that answers, and without a result: it is queued, or lost. This broker's "
-        f"queues cannot be looked into; messages there: {', '.join(sizes) or 'none'}. {_consumers(app)}"
+        f"queues cannot be looked into; messages there: {', '.join(sizes) or 'none'}. {told_of_workers(app)}"
     )
     return Whereabouts("unknown", told)
 
@@ -188,8 +202,9 @@ def _in_queue(app: Any, channel: Any, task_id: str) -> Whereabouts | None:
         if place is None:
             unseen.append(queue)
             continue
-        told = f"in the queue {queue!r}, number {place[0]} of {place[1]}. {_consumers(app, queue)}"
-        return Whereabouts("queued", told)
+        number, length, payload = place
+        told = f"in the queue {queue!r}, number {number} of {length}. {told_of_workers(app, queue)}"
+        return Whereabouts("queued", told, _header_of(json.loads(payload), task_id))
     if unseen:
         first = f"the first {_MOST} messages of {', '.join(unseen)}"
         return Whereabouts("unknown", f"not among {first}, and in no other queue: it may be further behind")
@@ -198,16 +213,19 @@ def _in_queue(app: Any, channel: Any, task_id: str) -> Whereabouts | None:
 
 def _places(
     channel: Any, queues: Iterable[str], text: str
-) -> Iterator[tuple[str, tuple[int, int] | None]]:  # fmt: skip
-    """Yield where a text is in queues of kombu's Redis: number and length; ``None`` for one seen in part."""
+) -> Iterator[tuple[str, tuple[int, int, bytes] | None]]:  # fmt: skip
+    """Yield where a text is in queues of kombu's Redis; ``None`` for one seen in part.
+
+    That is its number, the queue's length, and the message.
+    """
     for queue in queues:
         for step in channel.priority_steps:
             key = channel.global_keyprefix + channel._q_for_pri(queue, step)
             start = length = 0
             while start <= length and start < _MOST:
-                length, place = run_script(channel, "seek", (key,), text, start, _AT_ONCE)
+                length, place, payload = run_script(channel, "seek", (key,), text, start, _AT_ONCE)
                 if place:
-                    yield queue, (place, length)
+                    yield queue, (place, length, payload)
                     return
                 start += _AT_ONCE
             if start < length:
@@ -226,10 +244,10 @@ def _bound(channel: Any) -> Iterator[str]:
             return
 
 
-def _consumers(app: Any, queue: str | None = None) -> str:
-    """Say who consumes a queue, or any."""
+def told_of_workers(app: Any, queue: str | None = None) -> str:
+    """Say which workers answer, of those that consume a queue or of all, and what to do if none does."""
     if not app.conf.worker_enable_remote_control:
-        return "Which workers consume it, nobody can ask (worker_enable_remote_control is off)"
+        return "Workers cannot be asked (worker_enable_remote_control is off)"
     with suppress(Exception):
         answers: Mapping[str, Any] = app.control.inspect(timeout=_PATIENCE).active_queues() or {}
         workers = [
@@ -238,21 +256,25 @@ def _consumers(app: Any, queue: str | None = None) -> str:
             if queue is None or any(each.get("name") == queue for each in queues or ())
         ]
         if workers:
-            return f"Consumed by {', '.join(sorted(workers)[:3])}{' and others' if len(workers) > 3 else ''}"
+            who = ", ".join(sorted(workers)[:3]) + (" and others" if len(workers) > 3 else "")
+            return f"Consumed by {who}" if queue else f"Workers that answer: {who}"
         if answers:
             return f"None of the workers that answer ({len(answers)}) consumes it: start one with -Q {queue}"
     return "No worker answers: start one"
 
 
-def _unacknowledged(channel: Any, settings: LockSettings, task_id: str) -> Whereabouts | None:
+def _unacknowledged(app: Any, channel: Any, settings: LockSettings, task_id: str) -> Whereabouts | None:
     """Look among what workers have in hand, those that do not answer too."""
     for payload in _entries(channel, f'"id": {json.dumps(task_id)}'):
-        headers = payload.get("headers") or {}
-        message = Message.of(headers, task_id)
         name = str((payload.get("properties") or {}).get(IN_HAND_OF, "")).rstrip("+")
-        told = f"in the hands of a worker that does not answer{_bearer(channel, settings, name)}"
-        return Whereabouts("in hand", told, message.key if message else None)
+        workers, told = _scheduled(app, task_id)
+        told = told or _told_of_bearer(channel, settings, name, workers)
+        return Whereabouts("in hand", told, _header_of(payload, task_id))
     return None
+
+
+def _header_of(payload: Mapping[str, Any], task_id: str) -> Message | None:
+    return Message.of(payload.get("headers") or {}, task_id)
 
 
 def _entries(channel: Any, text: str) -> Iterator[dict[str, Any]]:
@@ -262,14 +284,17 @@ def _entries(channel: Any, text: str) -> Iterator[dict[str, Any]]:
                 yield json.loads(entry)[0]
 
 
-def _bearer(channel: Any, settings: LockSettings, name: str) -> str:
-    """Say whose name that is, and when what it has in hand is back in its queue."""
-    after = "; it is back in its queue after the broker's visibility timeout"
+def _told_of_bearer(channel: Any, settings: LockSettings, name: str, workers: Iterable[str]) -> str:
+    """Say whose name that is, and when what it has in hand is back in its queue, unless it answers."""
+    told = "in the hands of a worker that does not answer"
     if not name:
-        return after
+        return f"{told}; it is back in its queue after the broker's visibility timeout"
     names = f"{channel.global_keyprefix}{settings.prefix}:workers"
     bearer, lapses_in = run_script(channel, "bearer", (names, f"{names}:bearers"), name)
-    who = f": {worker_of(bytes_to_str(bearer))}" if bearer else ""
+    who = worker_of(bytes_to_str(bearer))
+    if any(who.startswith(f"the worker {node} (") for node in workers):
+        return f"in the hands of {who}, which answers, and has it neither running nor waiting for its time"
+    told += f": {who}" if bearer else ""
     if lapses_in:
-        return f"{who}; if it is dead, the message is back in its queue in {lapses_in / 1000:.0f} s or so"
-    return f"{who}; its name has lapsed, so the message is back in its queue once a worker of the app looks"
+        return f"{told}; if it is dead, the message is back in its queue in {lapses_in / 1000:.0f} s or so"
+    return f"{told}; its name has lapsed, so the message is back in its queue once a worker of the app looks"

@@ -44,7 +44,7 @@ def test_a_message_is_found_in_its_queue_in_hand_running_and_over(
         worker.end()
         lost = find(project, received.id)
         assert lost.state == "in hand"
-        assert lost.key == f"work:{key}-2"
+        assert lost.header.key == f"work:{key}-2"
         assert "in the hands of a worker that does not answer: the worker " in lost.told
         assert "back in its queue" in lost.told
         assert find(project, running.id, runs=True).state == "running"

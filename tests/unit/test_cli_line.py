@@ -15,7 +15,9 @@ from celery_redislock.cli import main, redislock
 from celery_redislock.cli.subject import LockServer
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.publishing import promote
+from celery_redislock.receiving import whereabouts
 from celery_redislock.store.store import Entry
+from tests.clocks import AheadClock
 from tests.unit.shop import KEY, Shop, body, carried, raising
 
 LOCK = {"lock": "while_executing", "lock_key": "account:{account_id}"}
@@ -70,6 +72,15 @@ def task(shop: Shop) -> Any:
     return task
 
 
+@pytest.fixture
+def abandoned(shop: Shop, task: Any, monkeypatch: Any) -> None:
+    """The holder has expired, and no worker is there to hand the lock on."""
+    clock = AheadClock()
+    shop.store._clock = clock
+    clock.advance(301.0)
+    monkeypatch.setattr(whereabouts, "_PATIENCE", 0.01)
+
+
 class TestShown:
     """Who waits, and where."""
 
@@ -114,6 +125,41 @@ class TestShown:
         told = {(each["key"], each["owner"], each["in_line"]) for each in heads}
         assert told == {(KEY, "a", 4), ("account:8", "e", 2)}
         assert call(shop, "waiting").exit_code == 0
+
+    @pytest.mark.parametrize("about", ["{amount} EUR", None])
+    def test_what_waits_is_told_where_its_task_describes_it(self, shop: Shop, about: str | None) -> None:
+        """Of the call that is asked for, and not of the holder's."""
+        task = shop.unique(body, **LOCK, lock_describe=about)
+        held(shop)
+        park(shop, task, "a", kwargs={"amount": 700})
+        waiting = call(shop, "waiting", KEY).stdout
+        explained = call(shop, "explain", "a").stdout
+
+        assert ("ABOUT" in waiting, "700 EUR" in waiting) == (about is not None,) * 2
+        said = ", 700 EUR, since " if about else ", since "
+        assert f"call         shop.sync[a] waits{said}" in explained
+
+    @pytest.mark.usefixtures("abandoned")
+    def test_a_line_that_nobody_holds_is_told_with_what_it_waits_for(self, shop: Shop) -> None:
+        """It is a free lock, not an unknown one; without a worker nobody hands it on."""
+        next_in = f"the first in line gets {KEY} when it is free and a worker looks, each second. "
+        shown = call(shop, "show", KEY)
+        explained = call(shop, "explain", KEY)
+
+        assert (shown.exit_code, explained.exit_code) == (0, 0)
+        assert shown.stdout.startswith(f"nobody holds the key {KEY}, and 4 wait in line, ")
+        assert shown.stdout.endswith(f"{next_in}No worker answers: start one\n")
+        assert f"next         {next_in}No worker answers: start one" in explained.stdout
+        document = call(shop, "show", KEY, "--json")
+        assert (document.exit_code, json.loads(document.stdout)["in_line"]) == (0, 4)
+        assert answer(shop, "explain", KEY)["next"].startswith(next_in)
+
+    @pytest.mark.usefixtures("abandoned")
+    def test_without_an_app_no_worker_is_asked_for_a_line(self, shop: Shop, monkeypatch: Any) -> None:
+        monkeypatch.setattr(LockServer, "of", lambda _ctx: LockServer(shop.store, "celery-redislock"))
+
+        for command in ("show", "explain"):
+            assert call(shop, command, KEY).stdout.count("each second. See that one runs\n") == 1
 
     def test_that_nobody_waits_is_said(self, shop: Shop) -> None:
         everywhere = call(shop, "waiting")

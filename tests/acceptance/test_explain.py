@@ -1,0 +1,257 @@
+"""``explain`` in each state that a call may be in: the answers of a system that is really in it."""
+
+import os
+import re
+import signal
+from collections.abc import Iterator, Mapping
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery.utils import uuid
+from click.testing import CliRunner
+
+from celery_redislock.cli import redislock
+from celery_redislock.declaring.server import store_of
+from tests.acceptance.bodies import new_body
+from tests.acceptance.conftest import ProjectMaker, opening
+from tests.acceptance.harness import Project, wait_until
+from tests.acceptance.project import open_project
+from tests.acceptance.terms import PATIENCE, SHORT_LEASE
+
+pytestmark = pytest.mark.xdist_group("explain")
+
+#: Seconds of a lease that counts as late for a while before it ends, and until a call is due.
+LATE_FOR_A_WHILE = 12.0
+LATER = 600
+
+#: Of the worker of each project.
+NAME = "shop@here"
+
+#: What is told, by state: a pattern for the row of each label.
+TOLD: Mapping[str, Mapping[str, str]] = {
+    "running": {
+        "held by": r"{id} \(project.executed, running, .*",
+        "": r"last renewed .* ago, due every .* s",
+        "message": r"in the hands of worker {worker}: running",
+    },
+    "in hand": {
+        "held by": r"{id} \(project.executed, queued, .*",
+        "message": r"in the hands of worker {worker}: received, and not started",
+    },
+    "queued": {
+        "held by": r"{id} \(project.executed, queued, .*",
+        "message": r"in the queue 'celery', number 1 of 1. Consumed by {worker}",
+    },
+    "due later, by ETA": {
+        "held by": r"{id} \(project.executed, queued, .*",
+        "message": r"held back by worker {worker}, which answers; due in (5\d\d|600) s",
+    },
+    "due later, by retry": {
+        "held by": r"{id} \(project.executed, queued, .*",
+        "message": r"held back by worker {worker}, which answers; due in (5\d\d|600) s",
+    },
+    "due later, by period": {
+        "key": r"work:.*",
+        "held by": r"(?!{id}).* \(project.while_executing, period, .*",
+        "": r"its period ends in 0:(09|10):.*",
+        "message": r"held back by worker {worker}, which answers; due in (5\d\d|600) s",
+    },
+    "waits as the first": {
+        "call": r"project.while_executing\[{id}\] waits, since .*",
+        "held by": r"(?!{id}).* \(project.while_executing, running, .*",
+        "message": r"in the line of work:.*, number 1 of 3",
+    },
+    "waits as the last": {
+        "call": r"project.while_executing\[{id}\] waits, since .*",
+        "message": r"in the line of work:.*, number 3 of 3",
+    },
+    "in a line without a worker": {
+        "held by": "nobody",
+        "next": r"the first in line gets work:.* when .* No worker answers: start one",
+        "message": r"in the line of work:.*, number 1 of 1",
+    },
+    "late": {
+        "held by": r"{id} \(project.executed, running, .*",
+        "": r"not renewed for .*: probably dead; free in .* s",
+        "message": "taken by a worker that does not answer, and without a result yet",
+    },
+    "held by a dead process": {
+        "held by": r"{id} \(project.executed_acks_late, running, .*",
+        "": r"not renewed for .*: probably dead; free in .* s",
+        "message": r"in the hands of a worker that does not answer: the worker {worker} .*; if it is .*",
+        "free it": r".* release --reason TEXT -- work:.*",
+    },
+    "over, with success": {"message": "its result says SUCCESS, .*"},
+    "over, with failure": {"message": "its result says FAILURE: ValueError: .*"},
+    "over, revoked": {"message": "its result says REVOKED: TaskRevokedError: .*"},
+    "skipped": {
+        "held by": r"(?!{id}).* \(project.executed, running, .*",
+        "message": "skipped, and so not published",
+        "skipped": r".*: project.executed\[{id}\] at publish on .*, on_conflict=skip",
+    },
+    "purged": {
+        "held by": r"{id} \(project.executed, queued, .*",
+        "message": "in no queue that is known, in no worker's hands, and without a result: it was purged, .*",
+        "free it": r".* release --reason TEXT -- work:.*",
+    },
+    "under a wrong prefix": {
+        "key": r"work:.*",
+        "held by": "nobody",
+        "message": r"in the queue '.*-aside', number 2 of 3\. None of the workers that answer .*",
+        "elsewhere": r"it is held under the prefix '.*:other', and looked for under '.*:redislock': .*",
+    },
+    "renamed": {
+        "task": r"project.former is no task of this app: renamed, or removed; .*",
+        "free them": r".* release --reason TEXT --task project.former",
+    },
+    "in a queue that nobody consumes": {
+        "held by": r"{id} \(project.executed, queued, .*",
+        "message": r"in the queue '(.*-aside)', number 1 of 3. None .* consumes it: start one with -Q \1",
+    },
+    "of a paused entry": {"schedule": r"nightly \(.*\): never sent; .*paused .*: the database moves"},
+}
+
+Answer = tuple[int, dict[str, list[str]], dict[str, str]]
+
+
+def ask(app: Any, *words: str) -> tuple[int, dict[str, list[str]]]:
+    """Ask as ``celery -A`` does; return the exit status and the rows by label."""
+    done = CliRunner().invoke(redislock, ["explain", *words], obj=SimpleNamespace(app=app))
+    rows: dict[str, list[str]] = {}
+    for line in done.output.splitlines():
+        rows.setdefault(line[:13].strip(), []).append(line[13:])
+    return done.exit_code, rows
+
+
+class Stage:
+    """Calls in their states, and what was told of them."""
+
+    def __init__(self, project: Project, concurrency: int) -> None:
+        self.app = project.app
+        self.answers: dict[str, Answer] = {}
+        self.worker = project.start_worker("prefork", "-n", NAME, concurrency=concurrency)
+        # No other one will answer.
+        self.app.control.inspect = partial(self.app.control.inspect, limit=1)
+
+    def ask(self, state: str, word: str) -> None:
+        about = {"id": word, "worker": NAME}
+        self.answers[state] = (*ask(self.app, word), about)
+
+
+def without_a_worker(project: Project) -> Iterator[Any]:
+    """Play what is left of calls whose worker stops, and is killed."""
+    stage = Stage(project, 3)
+    worker = stage.worker
+    with project.kept_on("late", "dead", "line"):
+        late = project.executed.apply_async(("late",), lock_ttl=LATE_FOR_A_WHILE)
+        dead = project.executed_acks_late.apply_async(("dead",), lock_ttl=LATE_FOR_A_WHILE)
+        project.while_executing.apply_async(("line",), lock_ttl=SHORT_LEASE)
+        for key in ("late", "dead", "line"):
+            project.wait_started(key)
+        waits = project.while_executing.delay("line")
+        project.wait_parked("line", 1)
+        os.killpg(worker.process.pid, signal.SIGSTOP)
+        yield None  # whatever else there is to do, until it is late
+        wait_until(lambda: project.holder("late").is_late, PATIENCE, "it is late")  # type: ignore[union-attr]
+        stage.ask("late", late.id)
+        os.killpg(worker.process.pid, signal.SIGKILL)
+        stage.ask("held by a dead process", dead.id)
+        project.wait_free("line")
+        stage.ask("in a line without a worker", waits.id)
+    yield stage.answers
+
+
+def with_a_worker(project: Project) -> dict[str, Answer]:
+    """Play what becomes of calls while their worker lives, with two bodies at once and room for two more."""
+    stage = Stage(project, 2)
+    app = project.app
+    executed = project.executed
+    ids = {}
+
+    ids["over, with success"] = executed.delay("success").id
+    ids["over, with failure"] = executed.delay("failure", 0.0, "fail").id
+    ids["over, revoked"] = uuid()
+    app.control.revoke(ids["over, revoked"], reply=True, timeout=PATIENCE, limit=1)
+    executed.apply_async(("revoked",), task_id=ids["over, revoked"])
+    ids["due later, by retry"] = executed.delay("retried", 0.0, "retry", {"countdown": LATER}).id
+    project.wait_received(ids["due later, by retry"], 2)
+    project.while_executing.apply_async(("period",), lock_period=LATER).get(timeout=PATIENCE)
+    ids["due later, by period"] = project.while_executing.apply_async(("period",), lock_period=LATER).id
+    project.wait_received(ids["due later, by period"], 2)
+    ids["due later, by ETA"] = executed.apply_async(("later",), countdown=LATER).id
+    project.wait_received(ids["due later, by ETA"])
+
+    with project.kept_on("running", "line"):
+        ids["running"] = executed.delay("running").id
+        project.wait_started("running")
+        assert executed.delay("running").is_duplicate
+        (refused,) = store_of(app).happened("work:running").refused
+        ids["skipped"] = refused.hold.owner
+        project.while_executing.delay("line")
+        project.wait_started("line")
+        first, *_, last = [project.while_executing.delay("line").id for _ in range(3)]
+        assert project.wait_parked("line", 3)[::2] == [first, last]
+        ids["waits as the first"] = first
+        ids["waits as the last"] = last
+        for key in ("in hand", "in hand, too"):
+            ids[key] = executed.delay(key).id
+            project.wait_received(ids[key])
+        ids["queued"] = executed.delay("queued").id
+        wait_until(lambda: project.queued() == 1, PATIENCE, "one is in the queue")
+        beside(project, ids)
+        app.conf.beat_schedule = {"nightly": {"task": "project.executed_period", "schedule": 3600.0}}
+        pause = ["pause", "nightly", "--for", "2h", "--reason", "the database moves"]
+        assert CliRunner().invoke(redislock, pause, obj=SimpleNamespace(app=app)).exit_code == 0
+        ids["of a paused entry"] = "project.executed_period"
+        for state in TOLD.keys() & ids.keys():
+            stage.ask(state, ids[state])
+        stage.answers["log"] = 0, {"": project.lines(f"[{first}] waits: ")}, {}
+    return stage.answers
+
+
+def beside(project: Project, ids: dict[str, str]) -> None:
+    """Play what becomes of calls in a queue that no worker looks into, some of them of other publishers."""
+    aside = {"queue": project.aside}
+    ids["purged"] = project.executed.apply_async(("purged",), **aside).id
+    with project.app.connection_for_write() as connection:
+        connection.default_channel.queue_purge(project.aside)
+    ids["in a queue that nobody consumes"] = project.executed.apply_async(("aside",), **aside).id
+    plan = project.plan
+    elsewhere = open_project({**plan, "conf": {**plan["conf"], "redislock_prefix": "other"}})
+    before = open_project(plan)
+    ids["under a wrong prefix"] = elsewhere.tasks["project.executed"].apply_async(("prefix",), **aside).id
+    before.task(name="project.former", lock_key="former", bind=True)(new_body()).apply_async(("x",), **aside)
+    ids["renamed"] = "project.former"
+    for app in (elsewhere, before):
+        app.journal.close()
+        app.close()
+
+
+@pytest.fixture(scope="module")
+def answers(open_on: ProjectMaker) -> Iterator[Mapping[str, Answer]]:
+    """What was told in each state."""
+    with opening(open_on, []) as make:
+        dying = without_a_worker(make(conf={"redislock_restore": 30.0}))
+        next(dying)
+        told = with_a_worker(make())
+        yield {**told, **next(dying)}
+
+
+@pytest.mark.parametrize("state", TOLD)
+def test_a_call_is_told_to_be_where_it_is(answers: Mapping[str, Answer], state: str) -> None:
+    """With what it waits for, and what to do: no worker that answers is told to be dead."""
+    status, rows, about = answers[state]
+
+    assert status == 0
+    for label, pattern in TOLD[state].items():
+        expected = re.compile(pattern.replace("{id}", about["id"]).replace("{worker}", about["worker"]))
+        assert [row for row in rows[label] if expected.fullmatch(row)], (label, pattern, rows)
+
+
+def test_a_worker_prints_the_app_that_it_was_started_with(answers: Mapping[str, Answer]) -> None:
+    """Ready to paste."""
+    (line,) = answers["log"][1][""]
+
+    assert " celery -A tests.acceptance.project redislock explain work:line" in line
