@@ -18,12 +18,12 @@ from tests.acceptance.bodies import new_body
 from tests.acceptance.conftest import ProjectMaker, opening
 from tests.acceptance.harness import Project, wait_until
 from tests.acceptance.project import open_project
-from tests.acceptance.terms import PATIENCE, SHORT_LEASE
+from tests.acceptance.terms import CLAIM_GONE, PATIENCE, SHORT_LEASE
 
 pytestmark = pytest.mark.xdist_group("explain")
 
 #: Seconds of a lease that counts as late for a while before it ends, and until a call is due.
-LATE_FOR_A_WHILE = 12.0
+LATE_FOR_A_WHILE = 20.0
 LATER = 600
 
 #: Of the worker of each project.
@@ -42,7 +42,7 @@ TOLD: Mapping[str, Mapping[str, str]] = {
     },
     "queued": {
         "held by": r"{id} \(project.executed, queued, .*",
-        "message": r"in the queue 'celery', number 1 of 1. Consumed by {worker}",
+        "message": r"in the queue 'celery', number 1 of 2. Consumed by {worker}",
     },
     "due later, by ETA": {
         "held by": r"{id} \(project.executed, queued, .*",
@@ -207,7 +207,9 @@ def with_a_worker(project: Project) -> dict[str, Answer]:
         ids["of a paused entry"] = "project.executed_period"
         for state in TOLD.keys() & ids.keys():
             stage.ask(state, ids[state])
-        stage.answers["log"] = 0, {"": project.lines(f"[{first}] waits: ")}, {}
+        stage.answers["of one that waits"] = 0, {"": project.lines(f"[{first}] waits: ")}, {}
+    project.wait_ended("prefix")
+    stage.answers["of a missing claim"] = 0, {"": project.lines(CLAIM_GONE)}, {}
     return stage.answers
 
 
@@ -221,7 +223,9 @@ def beside(project: Project, ids: dict[str, str]) -> None:
     plan = project.plan
     elsewhere = open_project({**plan, "conf": {**plan["conf"], "redislock_prefix": "other"}})
     before = open_project(plan)
-    ids["under a wrong prefix"] = elsewhere.tasks["project.executed"].apply_async(("prefix",), **aside).id
+    foreign = elsewhere.tasks["project.executed"]
+    ids["under a wrong prefix"] = foreign.apply_async(("prefix, too",), **aside).id
+    foreign.delay("prefix")
     before.task(name="project.former", lock_key="former", bind=True)(new_body()).apply_async(("x",), **aside)
     ids["renamed"] = "project.former"
     for app in (elsewhere, before):
@@ -252,6 +256,15 @@ def test_a_call_is_told_to_be_where_it_is(answers: Mapping[str, Answer], state: 
 
 def test_a_worker_prints_the_app_that_it_was_started_with(answers: Mapping[str, Answer]) -> None:
     """Ready to paste."""
-    (line,) = answers["log"][1][""]
+    (line,) = answers["of one that waits"][1][""]
 
     assert " celery -A tests.acceptance.project redislock explain work:line" in line
+
+
+def test_a_worker_names_the_prefix_of_a_claim_that_it_misses(answers: Mapping[str, Answer]) -> None:
+    """Its publisher has another one, or the worker has: until that is mended, each runs beside the other."""
+    (line,) = answers["of a missing claim"][1][""]
+
+    assert re.search(
+        r"its publisher has the prefix '\S+:other', and this worker '\S+:redislock'; give all", line
+    )
