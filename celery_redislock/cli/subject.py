@@ -81,13 +81,12 @@ class Place(NamedTuple):
 def table_of(places: Sequence[Place]) -> str:
     """Show these places for people."""
     rows: list[list[object]] = [["KEY", "PLACE", "TASK", "OWNER", "PARKED BY", "SINCE", "ABOUT"]]
-    for rank, length, waiter, _, sends in places:
-        since = output.duration(output.age(waiter))
+    for rank, length, one, _, sends in places:
+        since = output.duration(output.age(one))
         # Of several locks that is known under the first.
         sent = f", sent {sends}x" if sends else ""
         place = f"{rank} of {length}" if rank else f"handed on{sent}"
-        where = output.process(waiter)
-        rows.append([waiter.key, place, waiter.task, waiter.owner, where, since, waiter.about])
+        rows.append([one.key, place, one.task, one.owner, output.process(one), since, one.about])
     if not any(row[-1] for row in rows[1:]):
         rows = [row[:-1] for row in rows]
     return output.table(rows)
