@@ -150,7 +150,7 @@ class MemoryCase(StoreCase):
 
 
 #: How keys end that say what happened; they outlive it.
-HISTORY = (":counts", ":refusals", "}:refused", "}:forced")
+HISTORY = (":counts", ":refusals", ":acts", "}:refused", "}:forced")
 
 
 class RedisCase(StoreCase):
