@@ -321,6 +321,6 @@ def coroutine() -> object | None:
 def _warn_of_a_loop_that_stands() -> None:
     logger.warning(
         "a lock of celery_redislock.locks waits in a thread that runs an asyncio task, so every task of its "
-        "loop stands still meanwhile; use celery_redislock.locks.aio, or acquire it in a thread of its own "
-        "(asyncio.to_thread). This is told once a process"
+        "loop stands still meanwhile; use celery_redislock.locks.aio, or run the whole block, with what it "
+        "protects, in one call of asyncio.to_thread. This is told once a process"
     )

@@ -63,6 +63,12 @@ def leaving(held: Held, releasing: "Steps[bool]", error: BaseException | None) -
         raise held.lease.missed() from error
 
 
+def checking(lease: LockLease) -> "Steps[None]":
+    """Raise :class:`LockLost` where it is lost; no request while it can be trusted."""
+    if not lease.trusted:
+        yield lambda _: lease.check()
+
+
 class Holding(Generic[H]):
     """Exclusive access to one name: its terms, its holds, and the steps that change them."""
 
@@ -212,7 +218,7 @@ class Holding(Generic[H]):
         if not self._reentrant:
             raise RuntimeError(f"this {self._kind} holds the lock {self.name!r} already (reentrant=False)")
         # A lost hold is not replaced by a new one: the outer block would not learn of the loss.
-        yield from self._checking()
+        yield from checking(held.lease)
         held.depth += 1
 
     def _continuing(self, who: object, token: str) -> "Steps[None]":
@@ -260,11 +266,6 @@ class Holding(Generic[H]):
                 # Its next renewal was due by the old ttl.
                 watchdog_of(self._beside).watch(lease)
         return lease.held
-
-    def _checking(self) -> "Steps[None]":
-        lease = self._required().lease
-        if not lease.trusted:
-            yield lambda _: lease.check()
 
     def _entering(self) -> "Steps[None]":
         if (refused := (yield from self._acquiring(self._wait))) is not None:

@@ -151,6 +151,11 @@ class Lease:
         return self.lost_because is not None
 
     @property
+    def orphaned(self) -> str:
+        """Why nobody is left who could release it; empty where somebody is, as far as is known."""
+        return ""
+
+    @property
     def trusted(self) -> bool:
         """Held, and its deadline has not passed: nobody else can hold it now."""
         return self.held and self._clock() < self.deadline

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from celery_redislock.exceptions import LockUpgradeError
 from celery_redislock.locks.attempt import Attempt, Steps, drive, owe, settled
-from celery_redislock.locks.holding import H, Held, Holding
+from celery_redislock.locks.holding import H, Held, Holding, checking
 from celery_redislock.locks.lock import Lock
 from celery_redislock.locks.terms import check_lines, check_store, refuse_others
 from celery_redislock.store.store import Hold, LockStore
@@ -96,12 +96,14 @@ class Reading(Holding[H]):
     def _acquiring(self, timeout: float | None) -> "Steps[Hold | None]":
         writes = self.writer._held
         if writes is None or self._held is not None:
-            return (yield from super()._acquiring(timeout))
-        yield from self.writer._acquiring(timeout)  # it is held, so that nothing is sent
-        writes.depth -= 1
+            return super()._acquiring(timeout)
+        return self._reading_what_is_written(writes)
+
+    def _reading_what_is_written(self, writes: H) -> "Steps[None]":
+        self._insist(writes)
+        yield from checking(writes.lease)
         self._holds[writes.who] = reads = copy(writes)
         reads.depth = 1
-        return None
 
     def _attempt(self, who: Any) -> Attempt:
         attempt = super()._attempt(who)

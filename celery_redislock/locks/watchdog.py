@@ -261,9 +261,12 @@ class Watchdog:
                 "as lost: raise lock_max_hold if its work takes that long"
             )
             tell(logger.warning, what, lease.key, now - since, max_hold)
-        if not (is_held := lease.held):
+        if why := lease.held and lease.orphaned:
+            what = "%r is held as %s, which nothing can release any more: %s; it is left to expire"
+            tell(logger.warning, what, lease.key, lease.token, why)
+        if not (is_kept := lease.held and not why):
             self.unwatch(lease)
-        return is_held
+        return is_kept
 
     def _take_answer(self, leases: Sequence[Lease], terms: Sequence[Term], answer: Renewal) -> None:
         sent_at = answer.sent_at

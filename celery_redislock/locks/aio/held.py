@@ -1,7 +1,7 @@
 """One hold, as the task of asyncio sees it that has it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
@@ -17,6 +17,25 @@ OnLost: TypeAlias = Callable[[], object] | Literal["cancel"] | None
 _COUNTS = hasattr(asyncio.Task, "uncancel")
 
 
+class TaskLease(LockLease):
+    """The lease of a task, or of a Permit.
+
+    Attributes:
+        task: only this one can release it; ``None``: any task of its loop.
+        loop: of the store.
+    """
+
+    task: "asyncio.Task[Any] | None" = None
+    loop: asyncio.AbstractEventLoop
+
+    @property
+    def orphaned(self) -> str:
+        """As of a :class:`Lease`; the watchdog's thread asks before each renewal."""
+        if self.loop.is_closed():
+            return "its event loop is closed"
+        return f"its task {self.task.get_name()} is done" if self.task and self.task.done() else ""
+
+
 class TaskHeld(Held):
     """One task's hold: its lease, and what is done about its loss.
 
@@ -25,6 +44,7 @@ class TaskHeld(Held):
     """
 
     who: Any
+    lease: TaskLease
 
     def __init__(self, store: Store, task: Any, term: Term, grant: Grant, *, on_lost: OnLost) -> None:
         """Note a hold of a task."""
@@ -35,7 +55,8 @@ class TaskHeld(Held):
         self._cancelled: list[None] = []
         #: Requests to cancel the task that others had made before.
         self._cancelling = task.cancelling() if _COUNTS else 0
-        lease = LockLease(store.verbs, term, grant, on_lost=lambda _: store.tell(self._announce))
+        lease = TaskLease(store.verbs, term, grant, on_lost=lambda _: store.tell(self._announce))
+        lease.loop = store.loop
         super().__init__(lease, task)
 
     async def await_loss(self) -> bool:
@@ -60,8 +81,8 @@ class TaskHeld(Held):
         if self.lease.ended:
             return  # its task has released it meanwhile
         if self._on_lost == "cancel":
-            self._cancelled.append(None)
-            self.who.cancel(f"the lease on {self.lease.key!r} was lost")
+            if self.who.cancel(f"the lease on {self.lease.key!r} was lost"):  # it is not done
+                self._cancelled.append(None)
         elif self._on_lost is not None:
             self._on_lost()
 
@@ -72,6 +93,20 @@ class TaskHeld(Held):
         self._cancelled.clear()
         is_its_own = not _COUNTS or self.who.uncancel() <= self._cancelling
         return is_its_own and isinstance(error, asyncio.CancelledError)
+
+
+def entered_by(
+    task: "asyncio.Task[Any]", tasks: Collection["asyncio.Task[Any]"]
+) -> "asyncio.Task[Any] | None":
+    """Return which of these tasks has entered the block that a task ends: normally itself.
+
+    Generators that were left, and exit stacks, may be closed in another task: then it is one that is done, or
+    the only one. ``None`` where it may be any of several.
+    """
+    if task in tasks:
+        return task
+    done = [each for each in tasks if each.done()]
+    return next(iter(done or tasks), None) if done or len(tasks) == 1 else None
 
 
 def current_task() -> "asyncio.Task[Any]":

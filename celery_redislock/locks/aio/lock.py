@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, NoReturn
 
-from celery_redislock.locks.aio.held import TaskHeld, current_task
+from celery_redislock.locks.aio.held import TaskHeld, current_task, entered_by
 from celery_redislock.locks.aio.store import Store
-from celery_redislock.locks.attempt import PAUSE, Attempt
-from celery_redislock.locks.holding import Holding
+from celery_redislock.locks.attempt import PAUSE, Attempt, Steps
+from celery_redislock.locks.errors import LockNotHeld
+from celery_redislock.locks.holding import Holding, checking
 from celery_redislock.locks.lease import DRIFT
 from celery_redislock.locks.process import hostname
 from celery_redislock.store.store import Grant, Hold, LockStore, Term
@@ -114,9 +115,14 @@ class Lock(Holding[TaskHeld]):
         )  # fmt: skip
         if on_lost == "cancel":
             self._on_lost = on_lost
+        #: How many blocks each task has entered and not left.
+        self._blocks: dict[asyncio.Task[Any], int] = {}
 
-    async def acquire(self, timeout: float | None = None) -> bool:
+    def acquire(self, timeout: float | None = None) -> Coroutine[Any, Any, bool]:
         """Take the lock, waiting for it if need be; at once if this task holds it already.
+
+        The task that calls this holds it, also where another one awaits it, as in ``asyncio.wait_for()``
+        before Python 3.12.
 
         Args:
             timeout: seconds to wait, plus some bounded requests; ``None``: no limit; ``0`` or less: one try.
@@ -136,7 +142,10 @@ class Lock(Holding[TaskHeld]):
             LockLost: this task holds it already, but that hold was lost; :meth:`release` it first. Or nobody
                 holds it under the ``token``.
         """
-        return await self._store.drive(self._acquiring(timeout), acquires=True) is None
+        return self._acquired(self._acquiring(timeout))
+
+    async def _acquired(self, steps: Steps[Hold | None]) -> bool:
+        return await self._store.drive(steps, acquires=True) is None
 
     async def release(self) -> bool:
         """Release the lock; atomic, and only if this very hold still has it.
@@ -167,7 +176,7 @@ class Lock(Holding[TaskHeld]):
             LockNotHeld: this task does not hold the lock.
             LockLost: it is gone; another holder may be running.
         """
-        await self._store.drive(self._checking())
+        await self._store.drive(checking(self._required().lease))
 
     def wait_lost(self) -> Coroutine[Any, Any, bool]:
         """Wait until this task's hold is lost; a task that it is handed to may wait as well.
@@ -193,10 +202,30 @@ class Lock(Holding[TaskHeld]):
 
     async def __aenter__(self) -> "Lock":
         await self._store.drive(self._entering(), acquires=True)
+        task = current_task()
+        self._blocks[task] = self._blocks.get(task, 0) + 1
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        task = current_task()
+        if (entered := entered_by(task, self._blocks)) is None:
+            raise LockNotHeld(self.name, self._kind)
+        self._blocks[entered] -= 1
+        if not self._blocks[entered]:
+            del self._blocks[entered]
+        if entered is not task and not self._hands_over(entered, task):
+            return
         await self._store.drive(self._leaving(error))
+
+    def _hands_over(self, entered: Any, task: Any) -> bool:
+        """Let a task end what another one has entered; false where that one still has a block of it."""
+        if (held := self._holds.pop(entered, None)) is None:
+            return True
+        is_left = held.depth == 1
+        held.depth -= not is_left
+        held.who = task if is_left else entered
+        self._holds[held.who] = held
+        return is_left
 
     def _joined(self, store: Store) -> Store:
         return store.joined
@@ -211,7 +240,9 @@ class Lock(Holding[TaskHeld]):
         )  # fmt: skip
 
     def _new_held(self, who: Any, term: Term, grant: Grant, on_lost: Any) -> TaskHeld:
-        return TaskHeld(self._store, who, term, grant, on_lost=on_lost)
+        held = TaskHeld(self._store, who, term, grant, on_lost=on_lost)
+        held.lease.task = who
+        return held
 
 
 def owner_of(task: "asyncio.Task[Any]") -> str:

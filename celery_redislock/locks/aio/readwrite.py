@@ -55,9 +55,25 @@ class ReadWriteLock:
 class Reader(Reading[TaskHeld], Lock):
     """The side of those that read."""
 
+    def _hands_over(self, entered: Any, task: Any) -> bool:
+        held = self._holds.get(entered)
+        writes = self.writer._holds.get(entered)
+        if held is None or writes is None or writes.lease is not held.lease:
+            return super()._hands_over(entered, task)
+        held.depth -= 1
+        if not held.depth:
+            del self._holds[entered]
+        return False  # the block of its write goes on
+
 
 class Writer(Writing[TaskHeld], Lock):
     """The side of the one that writes: a Lock that can be downgraded."""
+
+    reader: "Reader"
+
+    def _hands_over(self, entered: Any, task: Any) -> bool:
+        is_left = super()._hands_over(entered, task)
+        return self.reader._hands_over(entered, task) if is_left and task not in self._holds else is_left
 
     async def downgrade(self) -> bool:
         """Read on under the same token, and let others read: ``read`` is held from now on, and not ``write``.

@@ -4,11 +4,13 @@ import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Literal, NoReturn
+from weakref import ref
 
-from celery_redislock.locks.aio.held import OnLost, TaskHeld, current_task
+from celery_redislock.locks.aio.held import OnLost, TaskHeld, current_task, entered_by
 from celery_redislock.locks.aio.lock import TaskAttempt, owner_of
 from celery_redislock.locks.aio.store import Store
 from celery_redislock.locks.attempt import Attempt, Steps
+from celery_redislock.locks.errors import LockNotHeld
 from celery_redislock.locks.holding import leaving
 from celery_redislock.locks.limits import A_YEAR
 from celery_redislock.locks.semaphore import Permits
@@ -20,7 +22,8 @@ from celery_redislock.wire.clock import boottime
 class Permit:
     """One hold of a :class:`Semaphore`: one of its places, or several, with a lease of its own.
 
-    Any task of the loop may use it, and release it. It is renewed until it is released, or lost.
+    Any task of the loop may use it, and release it. It is renewed until it is released, or lost, or nobody
+    refers to it any more.
 
     Attributes:
         name: of the semaphore.
@@ -33,6 +36,10 @@ class Permit:
         self._semaphore = semaphore
         self.permits = permits
         self._held = held
+
+    def __del__(self) -> None:
+        """Renew no more what nobody is left to release."""
+        self._semaphore._store.watchdog.unwatch(self._held.lease)
 
     def __repr__(self) -> str:
         return f"<Permit {self.token} of {self.name!r}, {self.permits} of its places>"
@@ -190,11 +197,13 @@ class Semaphore(Permits):
 
     async def __aenter__(self) -> Permit:
         kept: Permit = await self._store.drive(self._entering(), acquires=True)
-        self._entered.setdefault(current_task(), []).append(kept)
+        kept._held.lease.task = task = current_task()  # nobody else has it
+        self._entered.setdefault(task, []).append(kept)
         return kept
 
     async def __aexit__(self, *error: Any) -> None:
-        task = current_task()
+        if (task := entered_by(current_task(), self._entered)) is None:
+            raise LockNotHeld(self.name, "task")
         permit = self._entered[task].pop()
         if not self._entered[task]:
             del self._entered[task]
@@ -207,12 +216,13 @@ class Semaphore(Permits):
 
     def _permit(self, permits: int, term: Term, grant: Grant) -> Permit:
         def announce() -> None:
-            if self._on_lost is not None:
+            if self._on_lost is not None and (permit := known()) is not None:
                 self._on_lost(permit)
 
         on_lost: OnLost = "cancel" if self._cancels else announce
         held = TaskHeld(self._store, current_task(), term, grant, on_lost=on_lost)
         permit = Permit(self, permits, held)
+        known = ref(permit)  # its lease, which the watchdog has, must not keep it
         if self._auto_renew:
             self._store.watchdog.watch(held.lease)
         return permit
