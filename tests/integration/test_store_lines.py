@@ -1147,7 +1147,8 @@ class TestDeadProcesses:
         assert ends(server_case) == {WITHIN + OUTLIVED}
         before = server_case.keys()
         for key in before:
-            server_case.client.pexpire(key, 5_000, lt=True)
+            if server_case.client.pttl(key) > 5_000:  # type: ignore[operator]
+                server_case.client.pexpire(key, 5_000)
 
         assert bell(server_case, B).word == "repeated"
         assert ends(server_case) == {WITHIN + OUTLIVED}
