@@ -199,6 +199,7 @@ def test_two_tenants_of_the_page_have_a_job_and_a_result_each(server: EmbeddedSe
     played = """
 from celery.contrib.testing.worker import start_worker
 from contextvars import Context
+from celery import chain
 with start_worker(app, perform_ping_check=False, shutdown_timeout=30):
     by_name = app.send_task(balance.name, (7,))
     try:
@@ -209,6 +210,8 @@ with start_worker(app, perform_ping_check=False, shutdown_timeout=30):
         raise AssertionError("a message of no tenant has run")
     assert acme.get(timeout=30) == "account 7 of acme"
     assert bolt.get(timeout=30) == "account 7 of bolt"
+    chained = chain(balance.si(8), balance.si(9)).apply_async()
+    assert chained.get(timeout=30) == "account 9 of bolt"
 try:
     Context().run(balance.delay, 7)
 except LookupError:
