@@ -134,6 +134,7 @@ def explain(ctx: click.Context, words: tuple[str, ...], as_json: bool) -> None:
             *(
                 ("call", f"{place.waiter.task or '-'}[{place.waiter.owner}] waits{_facts_of(place.waiter)}")
                 for place in subject.places[:1]
+                if place.rank
             ),
             *_rows_of_locks(server, subject, lengths),
             *missing,
@@ -224,7 +225,7 @@ def _with_message(server: LockServer, subject: Subject) -> tuple[Subject, dict[s
     from celery_redislock.receiving.whereabouts import find_message  # noqa: PLC0415  imports a worker's parts
 
     task_id = subject.task_id
-    if subject.places:
+    if subject.places and subject.places[0].rank:  # else it was handed its lock, and is on its way
         rank, length, waiter, *_ = subject.places[0]
         return subject, {"state": "waits", "told": f"in the line of {waiter.key}, number {rank} of {length}"}
     if server.app is None or task_id is None:
@@ -313,6 +314,8 @@ def _now(server: LockServer, subject: Subject, in_line: int) -> str:
             return f"a call now would be published, and start as soon as a worker has it ({holds_nothing})"
         behind = f" behind {in_line} others" if in_line else ""
         return f"a call now would be published; its run would {becomes}{behind} ({holds_nothing})"
+    if refusal is None and in_line:
+        return f"a call now would {becomes}: {in_line} wait, and the first of them gets the lock"
     if refusal is None:
         return "a call now would be published, and start as soon as a worker has it"
     holder = Holder.of(refusal.hold)
