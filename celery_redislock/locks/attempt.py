@@ -12,7 +12,7 @@ from json.encoder import encode_basestring_ascii as quoted
 from operator import methodcaller
 from typing import Any, TypeAlias, TypeVar
 
-from celery_redislock.exceptions import LockKeyError, LockUnavailable
+from celery_redislock.exceptions import LockKeyError, LockUnavailable, RedisLockError
 from celery_redislock.locks.lease import Lease, new_token
 from celery_redislock.locks.process import hostname
 from celery_redislock.locks.watchdog import watchdog_of
@@ -284,6 +284,14 @@ def _released(beside: LockStore, lease: Lease, *, trusted: bool) -> "Steps[bool]
         owe(beside, lease.term, error)
         raise
     return bool(answer.gave_back(trusted=trusted))
+
+
+def settle_anyway(store: LockStore, lease: Lease, error: BaseException) -> None:
+    """End a hold, and release it in the background, where what ends it was interrupted; else it is owed."""
+    lease.end()
+    watchdog_of(store).forget(lease.token)
+    if not isinstance(error, RedisLockError):
+        owe(store, lease.term, error)
 
 
 def owe(store: LockStore, term: Term, error: BaseException, step: Step | None = None) -> None:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
 from celery_redislock.exceptions import LockOptionError, RedisLockError
-from celery_redislock.locks.attempt import Attempt, Steps, ending, settled
+from celery_redislock.locks.attempt import Attempt, Steps, ending, settle_anyway, settled
+from celery_redislock.locks.block import Block
 from celery_redislock.locks.lease import DRIFT, LockLease
 from celery_redislock.locks.naming import joint_name, names_of
 from celery_redislock.locks.terms import check_store, check_terms, check_token, refuse_others
@@ -31,6 +32,7 @@ class Held:
         coroutine: the task of asyncio that the thread was running, if it ran any.
         pid: of the process that has it.
         depth: how often its holder has entered it.
+        block: in which it was acquired, of a thread; ``None``: in none, or that was left, and is held on.
     """
 
     lease: LockLease
@@ -38,6 +40,7 @@ class Held:
     coroutine: object | None = None
     pid: int = field(default_factory=os.getpid)
     depth: int = 1
+    block: Block | None = None
 
     def told(self, on_state: Callable[[str], None] | None) -> Callable[[str], None] | None:
         """Return what its lease calls with each new state: in the thread that learns of it; or in a loop."""
@@ -164,6 +167,11 @@ class Holding(Generic[H]):
         """The present holder's hold, lost or not. A forked child inherits its parent's, and does not hold."""
         return self._hold_of(self._who())
 
+    @property
+    def _depth(self) -> int:
+        """How often the present holder has entered."""
+        return 0 if (held := self._held) is None else held.depth
+
     def _hold_of(self, who: object) -> H | None:
         held = self._holds.get(who)
         return None if held is None or held.pid != os.getpid() else held
@@ -277,6 +285,26 @@ class Holding(Generic[H]):
         if self._held is None and (error is not None or self._who() in self._holds):
             return  # its own error matters more; or this is a fork, whose parent entered the block
         yield from leaving(self._required(), self._releasing(), error)
+
+    def _leave_anyway(self, depth: int | None, error: BaseException) -> None:
+        """Do what the end of a block has left undone that was interrupted; nothing where it has ended.
+
+        ``depth``: how often its holder had entered; ``None``: as often as is noted, so nothing was done yet.
+        """
+        who = self._who()
+        if (held := self._hold_of(who)) is None:
+            return
+        left = (depth or held.depth) - 1
+        if left > 0:
+            held.depth = left
+            return
+        if not self._is_shared(held.lease):
+            settle_anyway(self._beside, held.lease, error)
+        self._holds.pop(who, None)
+
+    def _is_shared(self, lease: LockLease) -> bool:  # noqa: ARG002  of a lock with two sides
+        """Whether the holder has this lease by another lock as well."""
+        return False
 
 
 def _while_alive(lock: object, call: Callable[..., Any], *, told: int = 0) -> Callable[..., None]:

@@ -1,11 +1,13 @@
 """An exclusive lock for anybody: one thread's hold on one name, without Celery."""
 
 import functools
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from celery_redislock.locks.attempt import Attempt, coroutine, drive
+from celery_redislock.locks.attempt import Attempt, coroutine, drive, settle_anyway
+from celery_redislock.locks.block import INTERRUPTED, Block
 from celery_redislock.locks.holding import Held, Holding
 from celery_redislock.locks.lease import DRIFT, LockLease
 from celery_redislock.locks.watchdog import watchdog_of
@@ -177,11 +179,34 @@ class Lock(Holding[Held]):
         return self.holder() is not None
 
     def __enter__(self) -> "Lock":
-        drive(self._store, self._entering())
+        block = Block.entered()
+        if (held := self._held) is not None and held.block is not None and held.block.is_over(block):
+            self._leave_anyway(1, INTERRUPTED)
+        try:
+            depth = self._depth
+            drive(self._store, self._entering())
+            if not depth and (held := self._held) is not None:
+                held.block = block
+        except BaseException as interrupted:
+            if (before := locals().get("depth")) is not None:
+                self._leave_anyway(before + 1, interrupted)
+            raise
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        drive(self._store, self._leaving(error))
+        try:
+            held = self._held
+            depth = self._depth
+            drive(self._store, self._leaving(error))
+            if depth > 1 and held is not None and held.block is not None:
+                # Held on, by an acquire() in the block: whose frame leaves a block may have left this one.
+                held.block = None if held.block.frame is sys._getframe(1) else held.block
+        except BaseException as interrupted:
+            # A signal's, wherever it came; where it was not even read how deep this is, nothing was done.
+            self._leave_anyway(locals().get("depth"), interrupted)
+            if (ended := locals().get("held")) is not None and ended.lease.ended:
+                settle_anyway(self._store, ended.lease, interrupted)
+            raise
 
     def _joined(self, store: LockStore) -> LockStore:
         from celery_redislock.store.joined import joined  # noqa: PLC0415  imports redis

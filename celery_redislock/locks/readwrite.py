@@ -4,11 +4,12 @@ import os
 from collections.abc import Callable
 from copy import copy
 from operator import methodcaller
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery_redislock.exceptions import LockUpgradeError
 from celery_redislock.locks.attempt import Attempt, Steps, drive, owe, settled
 from celery_redislock.locks.holding import H, Held, Holding, checking
+from celery_redislock.locks.lease import LockLease
 from celery_redislock.locks.lock import Lock
 from celery_redislock.locks.terms import check_lines, check_store, refuse_others
 from celery_redislock.store.store import Hold, LockStore
@@ -104,6 +105,10 @@ class Reading(Holding[H]):
         yield from checking(writes.lease)
         self._holds[writes.who] = reads = copy(writes)
         reads.depth = 1
+        reads.block = None
+
+    def _is_shared(self, lease: LockLease) -> bool:
+        return (writes := self.writer._held) is not None and writes.lease is lease
 
     def _attempt(self, who: Any) -> Attempt:
         attempt = super()._attempt(who)
@@ -148,8 +153,21 @@ class Writing(Holding[H]):
         return self._downgrading() if is_last else super()._releasing()
 
     def _leaving(self, error: BaseException | None) -> "Steps[None]":
-        was_downgraded = self._held is None and self.reader._held is not None
-        yield from self.reader._leaving(error) if was_downgraded else super()._leaving(error)
+        yield from self.reader._leaving(error) if self._depth < 0 else super()._leaving(error)
+
+    @property
+    def _depth(self) -> int:
+        """As of a Lock; below zero: how often it has entered the read to which this was downgraded."""
+        return super()._depth or -self.reader._depth
+
+    def _leave_anyway(self, depth: int | None, error: BaseException) -> None:
+        if (self._depth if depth is None else depth) < 0:
+            self.reader._leave_anyway(depth and -depth, error)
+        else:
+            super()._leave_anyway(depth, error)
+
+    def _is_shared(self, lease: LockLease) -> bool:
+        return (reads := self.reader._held) is not None and reads.lease is lease
 
     def _acquiring(self, timeout: float | None) -> "Steps[Hold | None]":
         if self._held is None and self.reader._held is not None:
@@ -181,6 +199,7 @@ class Writer(Writing[Held], Lock):
         """
         return drive(self._store, self._downgrading())
 
-    def __enter__(self) -> "Writer":
-        super().__enter__()
-        return self
+    if TYPE_CHECKING:  # it is a Lock's, which looks at the frame that calls it
+
+        def __enter__(self) -> "Writer":
+            """As of a Lock."""

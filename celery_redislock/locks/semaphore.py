@@ -1,14 +1,17 @@
 """A counting semaphore for anybody: so many holds of one name at once, without Celery."""
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial
 from typing import Any, NoReturn
+from weakref import ref
 
 from celery_redislock.exceptions import LockOptionError
-from celery_redislock.locks.attempt import Attempt, Steps, drive, ending
+from celery_redislock.locks.attempt import Attempt, Steps, drive, ending, settle_anyway
+from celery_redislock.locks.block import INTERRUPTED, Block
 from celery_redislock.locks.holding import Held, leaving
 from celery_redislock.locks.lease import Lease, LockLease
 from celery_redislock.locks.limits import A_YEAR, replace_limit
@@ -23,7 +26,7 @@ class Permit:
     """One hold of a :class:`Semaphore`: one of its places, or several, with a lease of its own.
 
     Any thread may use it, and release it; so may another process, by its token
-    (:meth:`Semaphore.release`). It is renewed until it is released, or lost.
+    (:meth:`Semaphore.release`). It is renewed until it is released, or lost, or nobody refers to it any more.
 
     Attributes:
         name: of the semaphore.
@@ -38,6 +41,11 @@ class Permit:
         self.lease = lease
         self._semaphore = semaphore
         self._pid = os.getpid()
+
+    def __del__(self) -> None:
+        """Renew no more what nobody is left to release."""
+        if hasattr(self, "_pid"):  # it was made to the end
+            watchdog_of(self._semaphore._beside).unwatch(self.lease)
 
     def __repr__(self) -> str:
         return f"<Permit {self.token} of {self.name!r}, {self.permits} of its places>"
@@ -89,9 +97,16 @@ class Permit:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._pid != os.getpid():
-            return  # a fork, whose parent entered the block
-        drive(self._semaphore._store, leaving(Held(self.lease), self._releasing(), error))
+        try:
+            if self._pid != os.getpid():
+                return  # a fork, whose parent entered the block
+            drive(self._semaphore._store, leaving(Held(self.lease), self._releasing(), error))
+        except BaseException as interrupted:
+            self._end_anyway(interrupted)
+            raise
+
+    def _end_anyway(self, error: BaseException) -> None:
+        settle_anyway(self._semaphore._beside, self.lease, error)
 
 
 class Permits:
@@ -124,10 +139,12 @@ class Permits:
     def _permit(self, permits: int, term: Term, grant: Grant) -> Any:
         raise NotImplementedError
 
-    def _acquiring(self, permits: int, timeout: float | None) -> "Steps[Any]":
-        """Acquire within the timeout: the hold, or else who held it at the last request."""
+    def _acquiring(self, permits: int, timeout: float | None, kept: list[Any]) -> "Steps[Any]":
+        """Acquire within the timeout: the hold, or else who held it at the last request.
+
+        ``kept`` gets the hold first.
+        """
         check_terms(self.name, timeout=timeout, permits=permits)
-        kept: list[Any] = []
         attempt = self._attempt(lambda term, grant: kept.append(self._permit(permits, term, grant)))
         attempt.limit = self.limit
         attempt.says = f',"limit":{self.limit}'
@@ -138,13 +155,13 @@ class Permits:
         refused = yield from attempt.steps(timeout)
         return kept[-1] if refused is None else refused
 
-    def _entering(self) -> "Steps[Any]":
-        kept = yield from self._acquiring(1, self._wait)
-        if isinstance(kept, Hold):
+    def _entering(self, kept: list[Any]) -> "Steps[Any]":
+        found = yield from self._acquiring(1, self._wait, kept)
+        if isinstance(found, Hold):
             from celery_redislock.locks.errors import LockBusy  # noqa: PLC0415  imports redis
 
-            raise LockBusy(self.name, kept.owner, kept.expires_in)
-        return kept
+            raise LockBusy(self.name, found.owner, found.expires_in)
+        return found
 
     def _ending(self, lease: Lease) -> "Steps[bool]":
         """Release a hold of this process, once; tell whether it was still ours."""
@@ -264,7 +281,7 @@ class Semaphore(Permits):
                 the background.
             LockKeyError: the key on the server is not a lock.
         """
-        kept = drive(self._store, self._acquiring(permits, timeout))
+        kept = drive(self._store, self._acquiring(permits, timeout, []))
         return kept if isinstance(kept, Permit) else None
 
     def release(self, token: str) -> bool:
@@ -316,23 +333,50 @@ class Semaphore(Permits):
         return self._setting(limit, for_, by)(self._store)
 
     def __enter__(self) -> Permit:
-        kept: Permit = drive(self._store, self._entering())
-        self._entered.__dict__.setdefault("permits", []).append(kept)
-        return kept
+        block = Block.entered()
+        blocks = self._entered.__dict__.setdefault("blocks", [])
+        for former, permit in blocks:
+            if former.is_over(block):
+                permit._end_anyway(INTERRUPTED)
+        kept: list[Permit] = []
+        try:
+            blocks.append((block, drive(self._store, self._entering(kept))))
+        except BaseException as interrupted:
+            for each in kept:
+                each._end_anyway(interrupted)
+            raise
+        return kept[-1]
 
     def __exit__(self, *error: Any) -> None:
-        self._entered.permits.pop().__exit__(*error)
+        try:
+            permit = self._permit_of(sys._getframe(1))
+            permit.__exit__(*error)
+        except BaseException as interrupted:
+            # A signal's, wherever it came.
+            permit = locals().get("permit") or self._permit_of(sys._getframe(1))
+            permit._end_anyway(interrupted)
+            raise
+        finally:
+            blocks = self._entered.blocks
+            blocks[:] = [each for each in blocks if not each[1].lease.ended]
+
+    def _permit_of(self, frame: object) -> Permit:
+        """Return what is held by the block of this thread that a frame leaves: its own last, or the last."""
+        blocks = [each for each in self._entered.blocks if not each[1].lease.ended]
+        found: Permit = next((each for each in reversed(blocks) if each[0].frame is frame), blocks[-1])[1]
+        return found
 
     def _attempt(self, keep: Callable[[Term, Grant], object]) -> Attempt:
         return Attempt(self._store, self._key, self._ttl, self._owner, keep, self._clock)
 
     def _permit(self, permits: int, term: Term, grant: Grant) -> Permit:
         def announce(_lease: Lease) -> None:
-            if self._on_lost is not None:
+            if self._on_lost is not None and (permit := known()) is not None:
                 self._on_lost(permit)
 
         lease = LockLease(self._store, term, grant, on_lost=announce, clock=self._clock)
         permit = Permit(self, permits, lease)
+        known = ref(permit)  # its lease, which the watchdog has, must not keep it
         if self._auto_renew:
             watchdog_of(self._store).watch(lease)
         return permit

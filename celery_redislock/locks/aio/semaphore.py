@@ -39,7 +39,8 @@ class Permit:
 
     def __del__(self) -> None:
         """Renew no more what nobody is left to release."""
-        self._semaphore._store.watchdog.unwatch(self._held.lease)
+        if hasattr(self, "_held"):  # it was made to the end
+            self._semaphore._store.watchdog.unwatch(self._held.lease)
 
     def __repr__(self) -> str:
         return f"<Permit {self.token} of {self.name!r}, {self.permits} of its places>"
@@ -164,7 +165,7 @@ class Semaphore(Permits):
             LockKeyError: the key on the server is not a lock.
             LockLoopError: the store belongs to another loop.
         """
-        kept = await self._store.drive(self._acquiring(permits, timeout), acquires=True)
+        kept = await self._store.drive(self._acquiring(permits, timeout, []), acquires=True)
         return kept if isinstance(kept, Permit) else None
 
     async def release(self, token: str) -> bool:
@@ -196,7 +197,7 @@ class Semaphore(Permits):
         return await self._store.ask(self._setting(limit, for_, by))
 
     async def __aenter__(self) -> Permit:
-        kept: Permit = await self._store.drive(self._entering(), acquires=True)
+        kept: Permit = await self._store.drive(self._entering([]), acquires=True)
         kept._held.lease.task = task = current_task()  # nobody else has it
         self._entered.setdefault(task, []).append(kept)
         return kept

@@ -1,28 +1,36 @@
-"""A release that is interrupted: by Ctrl-C, a soft time limit, or ``on_lock_lost="terminate"``."""
+"""A release, or the end of a block, that is interrupted: by Ctrl-C, or ``on_lock_lost="terminate"``."""
 
 import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import pytest
 
 from celery_redislock.locks import Lock, MemoryStore, ReadWriteLock, Semaphore
 from celery_redislock.locks.lease import LockLease
+from celery_redislock.locks.watchdog import watchdog_of
 
 
 class Interrupted(BaseException):
     """What a signal's handler raises."""
 
 
-def interrupt(call: Callable[[], object], at: int) -> None:
-    """Call something, and raise at one of the instructions that it carries out in the room of the locks."""
+def interrupt(call: Callable[[], object], at: int, *, sparing: tuple[str, ...] = ()) -> None:
+    """Call something, and raise at one of the instructions that it carries out in the room of the locks.
+
+    ``sparing``: files in which it does not; and it does not in what ``__del__`` calls of them.
+    """
     left = at
 
     def trace(frame: Any, event: str, _argument: object) -> Any:
         nonlocal left
-        if "/celery_redislock/locks/" not in frame.f_code.co_filename:
+        if "/celery_redislock/locks/" not in frame.f_code.co_filename or (
+            sparing and (frame.f_code.co_filename.endswith(sparing) or frame.f_code.co_name == "__del__")
+        ):
             return None
         frame.f_trace_opcodes = True
         if event == "opcode":
@@ -87,3 +95,157 @@ def test_an_interrupted_release_leaves_no_hold_that_is_renewed_and_that_nobody_c
     # that is being handled (CPython 3.11), and later tests would find it.
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(at_each_instruction).result() > 50
+
+
+Blocks = Callable[[MemoryStore], list[Any]]
+
+#: What is entered, block in block.
+BLOCKS: dict[str, Blocks] = {
+    "a lock": lambda store: [Lock(store, "n")],
+    "a lock twice": lambda store: [Lock(store, "n")] * 2,
+    "several names": lambda store: [Lock(store, ["n", "m"])],
+    "a place": lambda store: [Semaphore(store, "n", 2)],
+    "two places": lambda store: [Semaphore(store, "n", 2)] * 2,
+    "a read": lambda store: [ReadWriteLock(store, "n").read],
+    "a write": lambda store: [ReadWriteLock(store, "n").write],
+    "a read in a write": lambda store: [*map(getattr, [ReadWriteLock(store, "n")] * 2, ("write", "read"))],
+}
+
+
+def is_renewed(store: MemoryStore) -> bool:
+    return any(lease.held for lease in list(watchdog_of(store)._watched.values()))
+
+
+def leave(block: Any, error: BaseException | None = None) -> None:
+    block.__exit__(type(error), error, None)
+
+
+@pytest.mark.parametrize("blocks", BLOCKS.values(), ids=BLOCKS)
+def test_the_end_of_a_block_that_is_interrupted_leaves_nothing_that_is_renewed(blocks: Blocks) -> None:
+    """Law 4, at each instruction of ``__exit__`` but the first: the blocks around it end as they do."""
+
+    def at_each_instruction() -> int:
+        for at in range(2, 10_000):
+            store = MemoryStore()
+            *outer, inner = blocks(store)
+            kept = [block.__enter__() for block in (*outer, inner)]
+            error = None
+            try:
+                interrupt(partial(leave, inner), at)
+            except Interrupted as interrupted:
+                error = interrupted
+            assert is_renewed(store) == bool(outer), at
+            for block in outer:
+                leave(block, error)
+            assert not is_renewed(store), at
+            del kept  # not before: nobody else would refer to a permit
+            if error is None:
+                return at
+        raise AssertionError
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(at_each_instruction).result() > 50
+
+
+def interrupted_at_its_end(block: Any) -> None:
+    """Enter a block; an error comes at the first instruction of ``__exit__``: nothing catches it."""
+
+    def trace(frame: Any, _event: str, _argument: object) -> None:
+        if frame.f_code.co_name == "__exit__":
+            raise Interrupted
+
+    before = sys.gettrace()
+    with block:
+        sys.settrace(trace)
+    sys.settrace(before)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="it enters blocks by other instructions")
+@pytest.mark.parametrize("blocks", BLOCKS.values(), ids=BLOCKS)
+def test_the_next_use_ends_what_was_interrupted_at_once(
+    blocks: Blocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law 4: the thread that holds enters the object once more, in the same block or in another one."""
+    monkeypatch.delitem(sys.modules, "greenlet", raising=False)  # of other tests
+
+    def use_twice() -> None:
+        for _ in range(2):
+            store = MemoryStore()
+            used = blocks(store)[-1]
+            before = sys.gettrace()
+            for _ in range(3):
+                with suppress(Interrupted):
+                    interrupted_at_its_end(used)
+                sys.settrace(before)
+                assert is_renewed(store)
+            with used:
+                assert is_renewed(store)
+            gc.collect()
+            assert not is_renewed(store)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(use_twice).result()
+
+
+def test_a_block_around_is_not_taken_for_one_that_was_interrupted() -> None:
+    """Law 1: whatever has entered it, a hold that goes on is entered once more, and left at its own end."""
+    store = MemoryStore()
+    lock = Lock(store, "n")
+
+    @contextmanager
+    def in_a_generator() -> Iterator[None]:
+        with lock:
+            yield
+
+    def use() -> None:
+        with lock:
+            lock.check()
+
+    with ExitStack() as stack:
+        stack.enter_context(lock)
+        token = lock.token
+        use()
+        with in_a_generator():
+            use()
+            assert lock.token == token
+        with lock:
+            use()
+            lock.acquire()
+        use()
+        lock.release()
+        assert lock.token == token
+    assert not lock.held
+    with in_a_generator():
+        token = lock.token
+        use()
+        assert lock.token == token
+    assert not is_renewed(store)
+
+
+def test_two_blocks_of_one_semaphore_release_their_own_places() -> None:
+    """Also where the first one ends first, as of two generators."""
+    store = MemoryStore()
+    seats = Semaphore(store, "n", 2)
+
+    def seat() -> Iterator[Any]:
+        with seats as permit:
+            yield permit
+
+    one, other = seat(), seat()
+    first, second = next(one), next(other)
+    del one
+
+    assert (first.held, second.held) == (False, True)
+    second.check()
+    del other
+    assert store.holders("n") == ()
+
+
+def test_a_permit_that_nobody_refers_to_is_renewed_no_more() -> None:
+    store = MemoryStore()
+    permit = Semaphore(store, "n", 2, on_lost=lambda _: None).acquire()
+    assert permit is not None
+    assert is_renewed(store)
+    del permit
+    gc.collect()
+    assert not is_renewed(store)
