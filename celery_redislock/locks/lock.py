@@ -124,7 +124,12 @@ class Lock(Holding[Held]):
             LockLost: this thread holds it already, but that hold was lost; :meth:`release` it first. Or
                 nobody holds it under the ``token``.
         """
-        return drive(self._store, self._acquiring(timeout)) is None
+        try:
+            depth = self._depth
+            return drive(self._store, self._acquiring(timeout)) is None
+        except BaseException as interrupted:
+            self._undo(locals().get("depth"), interrupted)
+            raise
 
     def release(self) -> bool:
         """Release the lock; atomic, and only if this very hold still has it.
@@ -188,8 +193,7 @@ class Lock(Holding[Held]):
             if not depth and (held := self._held) is not None:
                 held.block = block
         except BaseException as interrupted:
-            if (before := locals().get("depth")) is not None:
-                self._leave_anyway(before + 1, interrupted)
+            self._undo(locals().get("depth"), interrupted)
             raise
         return self
 
@@ -207,6 +211,11 @@ class Lock(Holding[Held]):
             if (ended := locals().get("held")) is not None and ended.lease.ended:
                 settle_anyway(self._store, ended.lease, interrupted)
             raise
+
+    def _undo(self, depth: int | None, error: BaseException) -> None:
+        """Enter less often by one than an acquire did that was interrupted: it may be released already."""
+        if depth is not None:
+            self._leave_anyway(depth + 1, error)
 
     def _joined(self, store: LockStore) -> LockStore:
         from celery_redislock.store.joined import joined  # noqa: PLC0415  imports redis
