@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from celery_redislock.locks.lease import new_token
+from tests.facts import wait_until
 from tests.integration.test_cli import Shell
 
 
@@ -94,6 +95,28 @@ def test_a_task_id_that_waits_is_told_its_place_and_who_it_waits_for(shell: Shel
     assert told["message"] == ["in the line of night, number 3 of 3"]
     assert told["held by"] == ["job-1 (shop.nightly, running, web-1:7)"]
     assert told["in line"][0].startswith("3 wait for night; ")
+
+
+def test_one_that_was_handed_its_lock_is_told_to_wait_no_more(shell: Shell) -> None:
+    """It is on its way: in its queue, or in a worker's hands."""
+    run_on(shell, "night", "job-1")
+    shell.park("night", "job-2")
+    shell.store.release("night", shell.store.holders("night")[0].token)
+    told = explained(shell, "job-2")
+
+    assert "call" not in told
+    assert not told["message"][0].startswith("in the line of")
+    assert told["handed on"][0]
+
+
+def test_behind_a_line_that_nobody_serves_a_call_is_told_what_becomes_of_it(shell: Shell) -> None:
+    """The lock is free, and goes to the first in line, whoever asks next."""
+    run_on(shell, "night", "job-1", left=0.05)
+    shell.park("night", "job-2")
+    assert wait_until(lambda: not shell.store.holders("night"), 10.0)
+    told = explained(shell, "shop.nightly")
+
+    assert told["now"] == ["a call now would be skipped: 1 wait, and the first of them gets the lock"]
 
 
 def test_a_message_that_is_queued_is_told_its_place_and_that_no_worker_is_there(shell: Shell) -> None:
