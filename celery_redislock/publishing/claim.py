@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from json.encoder import encode_basestring_ascii as quoted
-from typing import Any
+from typing import Any, Final, Literal
 
 from celery_redislock.declaring.server import settings_of
 from celery_redislock.exceptions import LockKeyError, LockUnavailable, RedisLockError
@@ -24,6 +24,37 @@ from celery_redislock.store.store import ACCEPTED, QUEUED, Answer, Hold, Parked,
 MOST_REFUSED = 1000
 _refused: set[str] = set()
 
+#: Nothing is known.
+UNDECIDED: Final = "undecided"
+#: A look has found nobody who would refuse the claim.
+FREE: Final = "free"
+#: The request was sent whose answer decides.
+ASKED: Final = "asked"
+#: The claim is held, and its message has not left.
+GRANTED: Final = "granted"
+#: The claim is held, and its message has left.
+PUBLISHED: Final = "published"
+#: Somebody else holds the key, and nothing has left.
+REFUSED: Final = "refused"
+#: Somebody else holds the key, and the same step has put the message into the line; or, where that is full or
+#: a period counts, has published it without a claim.
+PARKED: Final = "parked"
+#: The server did not answer: the claim may be held, and the message is to leave without it.
+UNANSWERED: Final = "unanswered"
+#: The message leaves without a claim, or has left.
+WITHOUT: Final = "without"
+
+State = Literal[
+    "undecided", "free", "asked", "granted", "published", "refused", "parked", "unanswered", "without"
+]
+
+#: It is not known yet whether the message leaves.
+OPEN: Final = frozenset({UNDECIDED, FREE})
+#: The claim is held for the message.
+HELD: Final = frozenset({GRANTED, PUBLISHED})
+#: One step has decided and published.
+LEFT: Final = frozenset({PUBLISHED, PARKED})
+
 
 class Claim:
     """The claim of a call, as a ``with`` block around its publish.
@@ -33,23 +64,13 @@ class Claim:
     Attributes:
         call: whose claim it is; its lock is ``lock``, the call's ``claim_lock``.
         is_doubtful: this process was refused the key lately, or the task's last call.
-        was_free: a look found nobody who would refuse the claim.
-        is_decided: it is known whether the message leaves: the claim is granted or refused, or the server
-            did not answer and the call goes without.
-        is_granted: the server granted the claim.
+        state: what is known of it, and of its message.
         may_wait: where one step claims and pushes, it parks the message of a claim that is refused.
-        has_left: that was done; or, on a full line and in a period, the message was pushed without a claim.
         refused_by: who holds the key, ``None`` for nobody.
-        is_alone: the claim is held, or may be, and its message has not left. Whoever sends the message
-            says so here.
     """
 
-    is_alone = False
-    is_decided = False
-    is_granted = False
-    was_free = False
+    state: State = UNDECIDED
     may_wait = False
-    has_left = False
     refused_by: Hold | None = None
     #: Reads the answer to a request that was begun.
     _read: Callable[[], Answer] | None = None
@@ -63,14 +84,14 @@ class Claim:
         self.lock = lock = call.claim_lock
         self._names = {lock.key, lock.task}
         self.is_doubtful = not _refused.isdisjoint(self._names)
-        self._state = QUEUED
+        self._kind = QUEUED
         if lock.period or lock.limit:
             self._terms = {"period": lock.period, "limit": lock.limit}
         if not call.lock_options.claims_plainly:
             self.may_wait = call.lock_options.client == "wait" and call.may_be_parked
             if call.scope.claim == "period":
                 # The claim is the period: no run releases it, and no other period refuses it.
-                self._state = ACCEPTED
+                self._kind = ACCEPTED
                 self._terms = NO_OPTIONS
 
     def __enter__(self) -> "Claim":
@@ -82,24 +103,26 @@ class Claim:
         if self._read is not None and isinstance(error, Exception):
             with suppress(RedisLockError):
                 self.ask()
-        if self.is_alone:
-            release = self.lock.release if self.is_granted else self.lock.release_later
-            release(self.call.token, opened_by=self.call.token)
+        token = self.call.token
+        if self.state is GRANTED:
+            self.lock.release(token, opened_by=token)
+        elif self.state is ASKED or self.state is UNANSWERED:
+            self.lock.release_later(token, opened_by=token)
 
     def look(self) -> None:
         """See who would refuse the claim, and take nothing; one round trip. Raises as :meth:`ask` does."""
         lock = self.lock
-        facts = lock.facts(self._state)
+        facts = lock.facts(self._kind)
         ask = partial(lock.store.look, lock.key, self.call.token, facts=facts, **self._terms)
         try:
             answer = lock.past_the_dead(ask)
         except LockUnavailable as error:
-            self._go_without(error, f"{lock} was not published")
+            self._go_without(WITHOUT, error, f"{lock} was not published")
             return
         if answer is not None and not self.may_wait:
-            self._refuse(answer.holds[0])
+            self._refuse(REFUSED, answer.holds[0])
             return
-        self.was_free = True
+        self.state = FREE
         _refused.difference_update(self._names)
 
     def push(self, queue: str, text: str, priority: object, channel: Any) -> bool:
@@ -115,7 +138,7 @@ class Claim:
             LockUnavailable: it is not known what was done, and the claim is required.
         """
         lock = self.lock
-        facts = lock.facts(self._state, None, True)
+        facts = lock.facts(self._kind, None, True)
         turn = self._turn(text, priority, channel) if self.may_wait else None
         push = partial(
             lock.store.claim_and_push, lock.key, self.call.token, self._ttl,
@@ -129,17 +152,15 @@ class Claim:
             if error.was_refused:
                 return False
             is_unknown = f"it is not known whether {lock} was published"
-            self._go_without(error, is_unknown if error.was_sent else f"{lock} was not published")
+            self._go_without(WITHOUT, error, is_unknown if error.was_sent else f"{lock} was not published")
             return True
         if isinstance(answer, Refusal):
-            self._refuse(answer.holds[0])
+            self._refuse(REFUSED, answer.holds[0])
         elif isinstance(answer, Parked) and answer.held_by is not None:
-            self._refuse(answer.held_by)
-            self.has_left = True
+            self._refuse(PARKED, answer.held_by)
             lock.release_if_dead(answer.held_by)
         else:
-            self.is_decided = True
-            self.is_granted = True
+            self.state = PUBLISHED
         return True
 
     def _turn(self, text: str, priority: object, channel: Any) -> Turn | None:
@@ -166,8 +187,8 @@ class Claim:
     def begin(self) -> Callable[[], Answer]:
         """Send the request whose answer :meth:`ask` reads, with the function that is returned."""
         lock = self.lock
-        facts = lock.facts(self._state)
-        self.is_alone = True
+        facts = lock.facts(self._kind)
+        self.state = ASKED
         self._read = lock.store.begin(lock.key, self.call.token, self._ttl, facts=facts, **self._terms)
         return self._read
 
@@ -184,31 +205,29 @@ class Claim:
             if isinstance(answer, Refusal) and any(map(lock.release_if_dead, answer.holds)):
                 answer = self.begin()()
         except LockUnavailable as error:
-            self._go_without(error, f"{lock} was not published")
+            self._go_without(UNANSWERED, error, f"{lock} was not published")
             return
         except LockKeyError:
-            self.is_alone = False
+            self.state = UNDECIDED
             raise
         finally:
             self._read = None
         if isinstance(answer, Refusal):
-            self.is_alone = False
-            self._refuse(answer.holds[0])
+            self._refuse(REFUSED, answer.holds[0])
             return
-        self.is_decided = True
-        self.is_granted = True
+        self.state = GRANTED
         _refused.difference_update(self._names)
 
-    def _refuse(self, hold: Hold) -> None:
-        self.is_decided = True
+    def _refuse(self, state: State, hold: Hold) -> None:
+        self.state = state
         self.refused_by = hold
         if not self._names <= _refused:
             if len(_refused) > MOST_REFUSED:
                 _refused.clear()
             _refused.update(self._names)
 
-    def _go_without(self, error: LockUnavailable, remark: str) -> None:
-        self.is_decided = True
+    def _go_without(self, state: State, error: LockUnavailable, remark: str) -> None:
+        self.state = state
         # A member of a workflow that is not published breaks it; without a claim, its run takes the lock.
         if self.call.lock_options.on_lock_error == "raise" and not self.call.must_run:
             raise error.with_remark(f"{remark}; on_lock_error='run' publishes without a claim") from error

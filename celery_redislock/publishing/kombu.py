@@ -26,7 +26,17 @@ from kombu.exceptions import LimitExceeded
 
 from celery_redislock.exceptions import RedisLockError
 from celery_redislock.log import logger
-from celery_redislock.publishing.claim import Claim
+from celery_redislock.publishing.claim import (
+    FREE,
+    GRANTED,
+    HELD,
+    LEFT,
+    OPEN,
+    PUBLISHED,
+    REFUSED,
+    WITHOUT,
+    Claim,
+)
 from celery_redislock.publishing.message import HEADER
 from celery_redislock.store.store import LARGEST, LockStore
 
@@ -53,7 +63,7 @@ def publish_with_claim(claim: Claim) -> Any:
     if getattr(app.send_task, "__func__", None) is not Celery.send_task:
         # It may publish through another producer than the one it is given, or later.
         claim.ask()
-        return None if claim.refused_by is not None else _send_decided(claim)
+        return None if claim.state is REFUSED else _send_decided(claim)
     given = _given_producer(call) if call.options else None
     pool = app.producer_pool
     connection = pool.connections.connection if given is None else given.connection
@@ -69,7 +79,7 @@ def publish_with_claim(claim: Claim) -> Any:
         or before_task_publish.receivers
     ) and not (claim.may_wait and route.is_one_step):
         _know_first(claim, route)
-    if not claim.is_decided:
+    if claim.state in OPEN:
         failure = None
         with _lend(app, pool) if given is None else nullcontext(given) as producer:
             try:
@@ -80,13 +90,14 @@ def publish_with_claim(claim: Claim) -> Any:
                 failure = error  # raised below: the connection to the broker is as good as before
         if failure is not None:
             raise failure
-    return None if claim.refused_by is not None else _send_decided(claim)
+    return None if claim.state is REFUSED else _send_decided(claim)
 
 
 def _send_decided(claim: Claim) -> Any:
     """Publish a call that nobody refused, whose claim came first."""
-    result = claim.call.send(claimed=claim.is_granted)
-    claim.is_alone = False
+    is_granted = claim.state is GRANTED
+    result = claim.call.send(claimed=is_granted)
+    claim.state = PUBLISHED if is_granted else WITHOUT
     return result
 
 
@@ -105,19 +116,19 @@ def _publish_through(producer: Any, route: "_Route", claim: Claim) -> Any:
     """Publish through this producer, whose message leaves with its claim; ``_Stopped``: it did not."""
     call = claim.call
     # A server that is away is waited for much longer by kombu, and by the result backend.
-    is_new = not claim.lock.store.is_open or (
-        route.is_one_step and producer.connection._default_channel is None
-    )
-    if is_new and not claim.was_free:
+    if (
+        not claim.lock.store.is_open or (route.is_one_step and producer.connection._default_channel is None)
+    ) and claim.state is not FREE:
         _know_first(claim, route)
     stand_in = _Publish(claim, route, producer, producer._publish).send
-    if not claim.is_decided and (
+    if claim.state not in OPEN:
+        raise _Stopped
+    if (
         not _is_kombus(producer.__class__)
         # Another publish is on its way through it.
         or producer.__dict__.setdefault("_publish", stand_in) is not stand_in
     ):
         claim.ask()
-    if claim.is_decided:
         raise _Stopped
     given = call.options.get("producer")
     call.options["producer"] = producer
@@ -152,7 +163,7 @@ class _Publish(NamedTuple):
         if args[_HEADERS].get(HEADER) != claim.call.header:
             return self.kombus(*args)
         channel = None
-        if not claim.is_granted:
+        if claim.state not in HELD:
             # A named exchange leads to any number of queues.
             if self.route.is_one_step and not args[_EXCHANGE]:
                 channel = self.producer.channel
@@ -166,7 +177,8 @@ class _Publish(NamedTuple):
         finally:
             if channel is not None:
                 del channel._put
-        claim.is_alone = False
+        if claim.state is GRANTED:
+            claim.state = PUBLISHED
         return answer
 
 
@@ -215,7 +227,7 @@ class _Client(NamedTuple):
         is_small = len(text) <= LARGEST
         queue = f"{channel.global_keyprefix}{key}"
         if is_small and claim.push(queue, text, self.given[_PRIORITY], channel):
-            if not (claim.is_granted or claim.has_left):
+            if claim.state not in LEFT:
                 raise _Stopped
             return
         _ask_or_stop(claim)
@@ -228,7 +240,7 @@ class _Client(NamedTuple):
 
 def _ask_or_stop(claim: Claim) -> None:
     claim.ask()
-    if not claim.is_granted:
+    if claim.state is not GRANTED:
         raise _Stopped
 
 

@@ -12,7 +12,7 @@ from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.log import logger
 from celery_redislock.publishing import duplicate, kombu, spans
 from celery_redislock.publishing.call import Call, PublishingRun, Send
-from celery_redislock.publishing.claim import Claim
+from celery_redislock.publishing.claim import PUBLISHED, Claim
 from celery_redislock.publishing.conflict import announce
 from celery_redislock.publishing.message import Message
 from celery_redislock.publishing.signals import lock_acquired
@@ -64,7 +64,7 @@ def publish(  # noqa: PLR0911  one for each kind of publish
             return duplicate.at_publish(call, claim.refused_by)
         announce(task, call.lock, claim.refused_by, "client", what_happens="wait")
         return call.noted(result)
-    if lock_acquired.receivers and claim.is_granted:
+    if lock_acquired.receivers and claim.state is PUBLISHED:
         lock_acquired.send(sender=task, key=call.lock.key, task_id=call.task_id, lease=None)
     return call.noted(result) if call.claims_beside else result
 
