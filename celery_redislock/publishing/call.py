@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from operator import itemgetter
 from os import urandom
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from celery._state import _task_stack
@@ -21,6 +22,9 @@ from celery_redislock.store.store import owner_name
 #: A workflow waits for a message with one of these options, or it follows a run. ``reply_to``: a frozen
 #: signature has one; a chord's body has no other (celery 5.5.0, canvas.py).
 _WORKFLOW_OPTIONS = {"group_id", "chord", "link", "link_error", "root_id", "parent_id", "reply_to"}
+
+#: What the header of a call says whose key was given with it.
+_OWN_KEY: Mapping[str, Any] = MappingProxyType({"has_own_key": True})
 
 #: Publishes: ``send(args, kwargs, task_id=…, **options)``, Celery's ``Task.apply_async``.
 Send = Callable[..., Any]
@@ -64,29 +68,20 @@ class Call:
         is_eager: publishing runs the body in place.
         is_locked: the call takes a lock, ``lock``, in a ``scope``. The attributes below are there only then.
         claim_lock: the lock that its publish claims.
-        ignores_result: its result is not stored.
         is_tick: beat sends it for a tick of its schedule, whose identity the message has.
         must_run: unpublished, it would break a workflow or end a task's retries.
-        header: the text of its message's header, once the message is made.
-        opened_by: token under which its period began, where the message follows a run (see ``Message``).
-        due_at: when a retry is due that leaves the lock to others until then; ``None`` for other calls.
-        claims_beside: ``claim_lock`` is not the lock of a run, but beside it.
-        is_claimed_otherwise: the message has its claim already, which stands for no period.
+        says: what the header of its message says otherwise than that of a first call (see ``Message``).
+        header: the text of that header, once the message is made.
     """
 
     header = ""
-    opened_by: str | None = None
-    due_at: float | None = None
+    says: Mapping[str, Any] = NO_OPTIONS
     lock: TaskLock
     claim_lock: TaskLock
     scope: Scope
-    ignores_result: bool
     is_locked = False
     must_run = False
     is_tick = False
-    claims_beside = False
-    is_claimed_otherwise = False
-    _has_own_key = False
     inherited: Message | None = None
     _travels: Mapping[str, Any] = NO_OPTIONS
     _tick: Tick | None = None
@@ -124,8 +119,8 @@ class Call:
             if message is not None:
                 if message.key is None:
                     return
-                if message.has_own_key and not self._has_own_key:
-                    self._has_own_key = True
+                if message.has_own_key and not self.says:
+                    self.says = _OWN_KEY
                     key = message.key
                 if message.stands_for_period and self.lock_options.scope not in {None, OF_PERIOD}:
                     self.lock_options = self.lock_options._replace(scope=OF_PERIOD)
@@ -137,7 +132,6 @@ class Call:
         is_ignored = (
             is_result_ignored(task, options.get("ignore_result")) if options else bool(task.ignore_result)
         )
-        self.ignores_result = is_ignored
         if callable(self.lock_options.lock_limit):
             # It is asked once: what it says travels with the message.
             self.lock_options = declaration.with_limit(self.lock_options, args, kwargs)
@@ -148,7 +142,6 @@ class Call:
         if self.must_run:
             self.lock = self.claim_lock = lock = lock.that_waits()
         if scope.claims_beside:
-            self.claims_beside = True
             self.claim_lock = lock.of_queue()
 
     def _take_options(self, asked: Mapping[str, object]) -> Message | None:
@@ -163,7 +156,8 @@ class Call:
         if asked or travels:
             self.lock_options = self.declaration.for_call(asked, inherited=travels)
         self._travels = {**travels, **to_header(asked)} if asked else travels
-        self._has_own_key = "lock_key" in asked
+        if "lock_key" in asked:
+            self.says = _OWN_KEY
         is_retry = (options.get("retries") or 0) > 0
         # The last link of a chain is published with an empty chain (celery 5.7.0, app/trace.py).
         is_of_workflow = "chain" in options or any(map(options.get, options.keys() & _WORKFLOW_OPTIONS))
@@ -225,11 +219,13 @@ class Call:
 
         ``claimed``: it was accepted, so there is a claim for it, or will be.
         """
-        is_period = self.scope.claim == "period" and claimed and not self.is_claimed_otherwise
+        scope = self.scope
         message = Message(
-            self.lock.key, self.token, claimed, self.must_run, self._travels, self._has_own_key, is_period,
-            self.is_tick, self.opened_by, False, self.claims_beside, self.due_at,
+            self.lock.key, self.token, claimed, self.must_run, self._travels, False,
+            scope.claim == "period" and claimed, self.is_tick, None, False, scope.claims_beside,
         )  # fmt: skip
+        if self.says:
+            message = message._replace(**self.says)
         self.header = message.dumps()
         headers = self.options.get("headers")
         self.options["headers"] = {**headers, HEADER: self.header} if headers else {HEADER: self.header}
@@ -237,7 +233,9 @@ class Call:
 
     def noted(self, result: Any) -> Any:
         """Return the result of the call, which was sent; it notes behind which run in this thread."""
-        claims = self.scope.claim is not None and not self.claims_beside  # it was refused, and not skipped
+        claims = (
+            self.scope.claim is not None and not self.scope.claims_beside
+        )  # it was refused, and not skipped
         if self.lock.limit is None and (claims or self.must_run or self.lock_options.server == "wait"):
             for run in runs_in_this_thread():
                 if run.in_body and run.holds(self.lock.key):

@@ -58,7 +58,7 @@ def skip(call: Call, hold: Hold) -> Any:
         and not call.is_tick
         and call.task_id != owner
         and not call.is_eager
-        and not call.ignores_result
+        and not call.lock.is_ignored
     ):
         _end_fixed_id(call, f"{DUPLICATE_OF} {owner}, and so not published")
     if call.is_eager or not (b'"task":"' in hold.text or hold.facts.get("task")):
@@ -68,7 +68,7 @@ def skip(call: Call, hold: Hold) -> Any:
     # Where results are ignored, get() returns at once instead of waiting for what nobody stores. The holder
     # may do so although this call does not: by its own call, or as another task with the same key.
     return LockResult.of_holder(
-        hold, owner, task, ignored=call.ignores_result or b'"ignored":true' in hold.text
+        hold, owner, task, ignored=call.lock.is_ignored or b'"ignored":true' in hold.text
     )
 
 

@@ -138,7 +138,7 @@ def _publish_through(producer: Any, route: "_Route", claim: Claim) -> Any:
         return call.send(claimed=True)
     except (_Stopped, RedisLockError):
         consumer = getattr(call.task.backend, "result_consumer", None)
-        if consumer is not None and not call.ignores_result:
+        if consumer is not None and not call.lock.is_ignored:
             consumer.cancel_for(call.task_id)  # Celery subscribes before it publishes
         raise
     finally:

@@ -66,16 +66,19 @@ def publish(  # noqa: PLR0911  one for each kind of publish
         return call.noted(result)
     if lock_acquired.receivers and claim.state is PUBLISHED:
         lock_acquired.send(sender=task, key=call.lock.key, task_id=call.task_id, lease=None)
-    return call.noted(result) if call.claims_beside else result
+    return call.noted(result) if call.scope.claims_beside else result
 
 
 def _publish_again(call: Call, message: Message) -> Any:
     """Publish what the worker's main process or before_start does: it keeps its identity and its claim."""
     call.token = message.token
-    call.opened_by = message.opened_by
     call.must_run = True
-    call.claims_beside = message.claimed_beside
-    call.is_claimed_otherwise = not message.stands_for_period
+    call.says = {
+        **call.says,
+        "opened_by": message.opened_by,
+        "claimed_beside": message.claimed_beside,
+        "stands_for_period": message.claimed and message.stands_for_period,
+    }
     return call.send(claimed=message.claimed)
 
 
@@ -86,13 +89,12 @@ def _publish_what_follows(call: Call, run: PublishingRun) -> Any:
     message may start earlier than the body ends: it is refused by the run's lease, and waits.
     """
     lock = call.claim_lock = call.lock
-    call.claims_beside = False
     call.must_run = True
-    call.opened_by = run.opened_by
+    call.says = {**call.says, "opened_by": run.opened_by, "claimed_beside": False}
     is_to_release = call.lock_options.lock_on_retry == "release" and call.options.get("retries")
     if is_to_release and run.holds(lock.key) and (delay := call.starts_in()):
         # Refused when it is due, it goes before those that wait: as one whose turn was over before it came.
-        call.due_at = time.time() + delay
+        call.says = {**call.says, "parked_at": time.time() + delay}
         result = call.send(claimed=False)
         run.note_follow_up(call.token, None)
         return result
