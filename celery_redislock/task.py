@@ -219,7 +219,7 @@ class SingletonTask(Task):
         from celery_redislock.running.duplicate import Skipped
 
         result = super().apply(*args, **kwargs)
-        return LockEagerResult.of(result, is_skipped=isinstance(result.result, Skipped))
+        return LockEagerResult.of(result, Skipped)
 
     def AsyncResult(self, task_id: str, **kwargs: Any) -> "LockResult":  # noqa: N802  Celery's name
         """Return the result of a task id of this task."""

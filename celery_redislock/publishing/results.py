@@ -48,7 +48,8 @@ def _described(result: Any) -> str:
 
 
 def _reduced(self: Any) -> tuple[Any, ...]:
-    return _rebuild, (self._of or self.__class__, self.__reduce_args__(), self.is_duplicate, self.period)
+    more = {"is_duplicate": self.is_duplicate, "period": self.period}
+    return _rebuild, (self._of or self.__class__, self.__reduce_args__()), more
 
 
 class LockResult(AnyResult):
@@ -169,11 +170,11 @@ class LockEagerResult(AnyEagerResult):
         return result
 
     @classmethod
-    def of(cls, result: AnyEagerResult, *, is_skipped: bool) -> "LockEagerResult":
-        """Return a run in place as Celery does; a skipped run as a worker does."""
+    def of(cls, result: AnyEagerResult, skipped: type[Exception]) -> "LockEagerResult":
+        """Return a run in place as Celery does; a run that this error ended as a worker does."""
         if isinstance(result, cls):
             return result  # a retry's, which was run in place as well
-        if is_skipped:
+        if isinstance(result.result, skipped):
             return cls.duplicate(result.id, result.name, str(result.result))
         return cls(*result.__reduce_args__())
 
@@ -193,8 +194,5 @@ def _joined(kind: Any) -> Any:
     return LockResult if kind is AsyncResult else type(kind.__name__, (kind, LockResult), {"_of": kind})
 
 
-def _rebuild(cls: Any, args: tuple[Any, ...], is_duplicate: bool, period: Period | None) -> Any:
-    result = _joined(cls)(*args)
-    result.is_duplicate = is_duplicate
-    result.period = period
-    return result
+def _rebuild(cls: Any, args: tuple[Any, ...]) -> Any:
+    return _joined(cls)(*args)
