@@ -100,7 +100,7 @@ def _handle(server: LockServer, subject: list[str]) -> tuple[LockHandle, tuple[s
     has_two = server.app is None or any(each.scope and each.scope.claims_beside for each in options)
     queued = f"queued:{name}" if has_two else None
     beginnings = [key.partition("{")[0] for each in options if isinstance(key := each.lock_key, str)]
-    task = owner or SimpleNamespace(name="a task of this key")
+    task = owner or SimpleNamespace(name="every unique task of this app")
     return LockHandle(task, server.store, name, queued, has_limit), ("",) if owner else tuple(beginnings)
 
 

@@ -198,8 +198,8 @@ class LockHandle:
         problems: list[str] = []
         if not self._has_limit:
             problems.append(
-                f"the limit of {self.key!r} cannot be changed: {self._task.name} says lock_limit=1, and its "
-                "runs ask for no other; set a lock_limit above 1, or a callable of the arguments, and deploy"
+                f"its limit cannot be changed: {self._task.name} says lock_limit=1, and its runs ask for no "
+                "other; set a lock_limit above 1, or a callable of the arguments, and deploy"
             )
         try:
             seconds = Seconds().read(for_)
@@ -210,7 +210,7 @@ class LockHandle:
         except ValueError as error:
             problems.append(f"limit {error}")
         if problems:
-            raise LockOptionError(self._task.name, problems)
+            raise LockOptionError(self.key, problems)
         if reset and self._store.limit(self.key) is None:
             return None  # nobody has changed anything, which the log would say
         keys = [self.key] if self._queued_key is None else [self._queued_key, self.key]

@@ -135,8 +135,9 @@ def test_a_task_that_says_one_asks_for_no_limit(shop: Shop, words: list[str]) ->
     done = call(shop, "limit", *words)
 
     assert done.exit_code == 2
-    of_whom = "shop.sync" if words[0] == "shop.sync" else "a task of this key"
-    assert f"{of_whom} says lock_limit=1" in done.output
+    of_whom = "shop.sync" if words[0] == "shop.sync" else "every unique task of this app"
+    said = f"Error: {KEY}: its limit cannot be changed: {of_whom} says lock_limit=1, and its runs ask for no"
+    assert said in done.output
     assert shop.store.limit(KEY) is None
 
 
