@@ -81,10 +81,10 @@ class Subject(NamedTuple):
 def explain(ctx: click.Context, words: tuple[str, ...], as_json: bool) -> None:
     """Tell why a task does not run: its key, who holds the key, where the message is, who else was refused.
 
-    Write a TASK's arguments as for show; without arguments it means all calls. A TASK_ID may be queued,
-    received by a worker, waiting in line, running, over, or the last one that a key has refused within an
-    hour. The command asks the app's workers, which takes a second or two, looks into its queues on Redis, and
-    reads its schedule. It changes nothing.
+    Write a TASK's arguments as for show; without arguments, or by a former name, it means all calls. A
+    TASK_ID may be queued, received by a worker, waiting in line, running, over, or the last one that a key
+    has refused within an hour. The command asks the app's workers, which takes a second or two, looks into
+    its queues on Redis, and reads its schedule. It changes nothing.
 
     Exit status: 0 something is known; 1 nothing is known; 2 on error.
     """
@@ -160,7 +160,7 @@ def _subject(server: LockServer, words: tuple[str, ...]) -> Subject:
         raise Trouble(f"{name} takes no lock: its base is not SingletonTask, so none keeps it from running")
     if task is not None:
         return _of_task(server, name, task, given)
-    if given or not name.strip():
+    if not name.strip() or (given and (server.app is None or not any(server.holders(task=name)))):
         raise Trouble(f"{shlex.join(words)!r} names no task of the app, no task id and no key")
     keys = _keys_of(name)
     holders = _holders_of(server, keys)

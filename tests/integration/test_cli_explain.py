@@ -1,6 +1,7 @@
 """``celery -A proj redislock explain``: why does it not run, as a process, on real locks and queues."""
 
 import json
+import shlex
 from collections.abc import Iterator
 
 import pytest
@@ -130,11 +131,14 @@ def test_a_message_that_is_queued_is_told_its_place_and_that_no_worker_is_there(
     assert explained(shell, "shop.nightly")["message"] == [f"of {task_id}: {told['message'][0]}"]
 
 
-def test_locks_of_a_task_that_was_renamed_are_told_with_what_frees_them_all(shell: Shell) -> None:
-    """The deploy that renamed it left its claims behind."""
+@pytest.mark.parametrize("arguments", [(), ("7",)], ids=["all calls", "a call"])
+def test_locks_of_a_task_that_was_renamed_are_told_with_what_frees_them_all(
+    shell: Shell, arguments: tuple[str, ...]
+) -> None:
+    """The deploy that renamed it left its claims behind; nobody knows the keys of its calls any more."""
     shell.hold("a", task="shop.nightli")
     shell.hold("b", task="shop.nightli")
-    told = explained(shell, "shop.nightli")
+    told = explained(shell, "shop.nightli", *arguments)
 
     assert (
         "shop.nightli is no task of this app: renamed, or removed; did you mean 'shop.nightly'?"
@@ -263,8 +267,11 @@ def test_an_entry_of_the_schedule_is_explained_by_its_name(shell: Shell) -> None
     assert "message" not in told
 
 
-def test_an_empty_word_is_refused_in_one_line(shell: Shell) -> None:
-    done = shell.celery("explain", "")
+@pytest.mark.parametrize("words", [("",), ("", "7"), ("nonsense", "7")])
+def test_an_empty_word_and_arguments_of_no_task_are_refused_in_one_line(
+    shell: Shell, words: tuple[str, ...]
+) -> None:
+    done = shell.celery("explain", *words)
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "Error: \"''\" names no task of the app, no task id and no key\n"
+    assert done.stderr == f"Error: {shlex.join(words)!r} names no task of the app, no task id and no key\n"
