@@ -89,7 +89,8 @@ class Attempt:
             try:
                 refused = yield from self._take(term, pid)
             except BaseException as error:
-                owe(self.store, term, error)
+                if getattr(error, "was_sent", True):
+                    owe(self.store, term, error)
                 raise
             if refused is None or give_up <= self.clock():
                 return refused

@@ -205,7 +205,7 @@ class Claim:
             if isinstance(answer, Refusal) and any(map(lock.release_if_dead, answer.holds)):
                 answer = self.begin()()
         except LockUnavailable as error:
-            self._go_without(UNANSWERED, error, f"{lock} was not published")
+            self._go_without(UNANSWERED if error.was_sent else WITHOUT, error, f"{lock} was not published")
             return
         except LockKeyError:
             self.state = UNDECIDED

@@ -170,7 +170,8 @@ def _fail(answers: Sequence[Any], majority: int) -> NoReturn:
         f"{told} of {len(answers)} servers answered as they must, {majority} are needed ({reasons})",
     )
     error.was_refused = all(each.was_refused for each in unavailable)
-    error.was_sent = bool(told) or any(each.was_sent for each in unavailable)
+    # A fence is written back when the lock has been granted.
+    error.was_sent = error.operation == "fence" or bool(told) or any(each.was_sent for each in unavailable)
     raise error
 
 

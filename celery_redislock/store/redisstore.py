@@ -265,11 +265,13 @@ class RedisStore(LockStore):
             "acquire", keys, args, understand, name=name, confirm=confirm, waits=waits
         )()
         missing = confirmation.missing(counts) if isinstance(answer, Grant) else ""
-        if missing and confirmation.is_auto:
-            self.ask_for_replicas()
-            missing = confirmation.missing(counts)
+        with suppress(LockUnavailable):  # what is not given back is owed by who is told of what is missing
+            if missing and confirmation.is_auto:
+                self.ask_for_replicas()
+                missing = confirmation.missing(counts)
+            if missing:
+                self._give_back(name, token)
         if missing:
-            self._give_back(name, token)
             raise LockUnavailable(self.server, "acquire", missing)
         return answer
 

@@ -13,6 +13,7 @@ import redis
 
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks import Lock, aio, connect
+from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.store import confirmation
 from celery_redislock.store.redisstore import RedisStore
 from tests.facts import wait_until
@@ -108,6 +109,25 @@ def test_a_replica_must_confirm_while_there_is_one(
         for _ in range(3):
             acquire_and_release(store)
         assert told(caplog) == [False, True, False]
+
+
+@pytest.mark.parametrize("least", [1, "auto"])
+def test_a_hold_that_nobody_confirmed_is_owed_where_the_server_is_gone_before_it_is_given_back(
+    primary: EmbeddedServer, monkeypatch: Any, least: Any
+) -> None:
+    """The release, or the question about replicas, was never sent, and the hold was taken."""
+    with closing(store_of(primary, min_replicas=least)) as store:
+        monkeypatch.setattr(store.confirmation, "missing", lambda _counts: gone())
+
+        def gone() -> str:
+            store.close()
+            primary.stop()
+            return "nobody confirmed it"
+
+        with pytest.raises(LockUnavailable, match=r"'acquire' failed .* nobody confirmed it"):
+            Lock(store, "n").acquire(0)
+
+        assert len(watchdog_of(store)._debts) == 1
 
 
 def test_a_new_connection_asks_for_replicas(primary: EmbeddedServer, caplog: Any, monkeypatch: Any) -> None:

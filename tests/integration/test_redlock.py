@@ -428,6 +428,26 @@ def test_a_majority_that_does_not_answer_grants_nothing_and_is_released_later(
     assert wait_until(lambda: far.tokens == [None] * 5, 10)
 
 
+def test_a_majority_that_is_gone_before_its_fence_is_written_back_is_owed_a_release(
+    dying: QuorumCase, mortal: list[EmbeddedServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fence was never sent, and the hold was taken."""
+    store: Any = dying.quorum
+    write_back = store._write_back
+
+    def gone_before(*args: Any) -> Any:
+        store.close()
+        for server in mortal:
+            server.kill()
+        return write_back(*args)
+
+    monkeypatch.setattr(store, "_write_back", gone_before)
+    with pytest.raises(LockUnavailable, match="fence"):
+        Lock(store, "n").acquire(0)
+
+    assert len(watchdog_of(store)._debts) == 1
+
+
 def test_an_interrupt_between_request_and_answer_leaves_no_answer_to_the_next_request(
     case: QuorumCase,
 ) -> None:

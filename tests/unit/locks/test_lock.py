@@ -792,11 +792,16 @@ def _unreleased(store: FailingStore, lock: Lock, _patch: pytest.MonkeyPatch) -> 
     lock.release()
 
 
-@pytest.mark.parametrize("how", [_unanswered, _interrupted, _unreleased])
+def _unsent(store: FailingStore, lock: Lock, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LockUnavailable, "was_sent", False)
+    _unreleased(store, lock, patch)
+
+
+@pytest.mark.parametrize("how", [_unanswered, _interrupted, _unreleased, _unsent])
 def test_what_is_held_without_the_locks_knowing_is_released_later(
     store: FailingStore, lock: Lock, monkeypatch: pytest.MonkeyPatch, how: Callable[..., None]
 ) -> None:
-    """An acquire that nobody answered, or that Ctrl-C cut short; a release that nobody answered."""
+    """An acquire that nobody answered, or that Ctrl-C cut short; a release that nobody answered, or heard."""
     with pytest.raises((LockUnavailable, KeyboardInterrupt)):
         how(store, lock, monkeypatch)
     assert store.inspect("n") is not None
@@ -804,3 +809,18 @@ def test_what_is_held_without_the_locks_knowing_is_released_later(
 
     store.fails = frozenset()
     assert wait_until(lambda: store.inspect("n") is None, 10)
+
+
+def test_an_acquire_that_was_never_sent_leaves_nothing_to_release(
+    store: FailingStore, lock: Lock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law 9: a program whose server refuses connections would wait three seconds for it at its end."""
+    owed: list[object] = []
+    monkeypatch.setattr(watchdog_of(store), "owe", lambda *args, **_: owed.append(args))
+    monkeypatch.setattr(LockUnavailable, "was_sent", False)
+    store.fails = frozenset({"acquire"})
+
+    with pytest.raises(LockUnavailable):
+        lock.acquire()
+
+    assert owed == []

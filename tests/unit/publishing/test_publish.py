@@ -99,15 +99,17 @@ def test_a_failed_publish_without_a_server_owes_the_release(shop: Shop, monkeypa
 # --- the lock server is away, or its answer is lost ------------------------------------------
 
 
-def test_without_a_lock_server_the_publish_raises(shop: Shop, monkeypatch: Any) -> None:
-    """Law 9; the claim it may have taken all the same is released later."""
+@pytest.mark.parametrize("was_sent", [True, False])
+def test_without_a_lock_server_the_publish_raises(shop: Shop, monkeypatch: Any, *, was_sent: bool) -> None:
+    """Law 9; the claim it may have taken all the same is released later: none, if nothing was sent."""
     owed = debts(shop, monkeypatch)
+    monkeypatch.setattr(LockUnavailable, "was_sent", was_sent)
     shop.store.failures = 1
 
     with pytest.raises(LockUnavailable):
         shop.unique(body).delay(7)
 
-    assert (shop.messages(), len(owed)) == ([], 1)
+    assert (shop.messages(), len(owed)) == ([], was_sent)
 
 
 def test_run_publishes_without_a_claim_and_says_so(shop: Shop, caplog: Any) -> None:
