@@ -1,7 +1,7 @@
 """The command about operators: ``history``, what they did."""
 
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
+from fnmatch import filter as like
 from typing import Any
 
 import click
@@ -20,19 +20,19 @@ def history(ctx: click.Context, subject: tuple[str, ...], as_json: bool) -> None
     An act is a release by force, a limit that was set or removed, a place in line that was moved or dropped,
     a line that was drained, and run-now, pause and resume of an entry of the schedule, whose name is its KEY.
 
-    Name the lock as for show. A PATTERN (* ? [abc]) stands for the keys that it matches, if nothing was
-    done to a key of that name.
+    Write a TASK's arguments as for show. A PATTERN (* ? [abc]) stands for the keys that it matches, if
+    nothing was done to a key of that name.
 
-    The lock server keeps the last 1,000 acts, for thirty days.
+    The lock server keeps the last 1,000 acts, for thirty days. For a user of it who may only read, name the
+    KEY: a TASK is looked up among the locks that are held.
 
     Exit status: 0 (even if there are none); 2 on error.
     """
     server = LockServer.of(ctx)
-    key = find(server, subject)[0] if subject else "*"
+    name, *given = subject or ("*",)
+    key = find(server, subject)[0] if given or (subject and name in server.tasks()) else name
     acts = server.store.acts()
-    acts = [act for act in acts if key in _names(act)] or [
-        act for act in acts if any(fnmatchcase(name, key) for name in _names(act))
-    ]
+    acts = [act for act in acts if key in _names(act)] or [act for act in acts if like(_names(act), key)]
     if as_json:
         output.write_json({"server": server.store.server, "acts": acts})
     elif acts:

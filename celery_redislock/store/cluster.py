@@ -125,7 +125,7 @@ class ClusterScripts(Scripts):
         self, operation: str, *command: str, understand: Understand[Any] | None = None, waits: float = 0.0
     ) -> Any:
         """As :meth:`Scripts.send`: to the node of the command's key; without one, to any."""
-        has_key = command[0] in {"SET", "BLPOP"}
+        has_key = command[0] in {"SET", "BLPOP", "ZRANGEBYSCORE"}
         slot = key_slot(command[1].encode()) if has_key else 0
 
         def asked(scripts: Scripts, _was_sent: bool, _within: float) -> Any:

@@ -897,6 +897,8 @@ class LockStore(ABC):
     def acts(self, noted: str = "") -> list[Mapping[str, Any]]:  # noqa: ARG002  nobody else would see them
         """Return what operators did in the last thirty days, the last 1,000 acts, in order; one round trip.
 
+        It takes the right to read their key, and no script. The days are those of this machine's clock.
+
         *noted*: an act, as JSON, which is noted instead; nothing is returned then. A store that only this
         process sees, and a quorum, keep none.
         """

@@ -171,7 +171,7 @@ class ClientScripts(Scripts):
             return reply
 
         try:
-            return self._ask(ask, operation, (), understand or (lambda *_: None), operation)
+            return self._ask(ask, operation, command[1:2], understand or (lambda *_: None), operation)
         except LockUnavailable as error:
             if understand or not error.was_refused:
                 raise
@@ -188,7 +188,7 @@ class ClientScripts(Scripts):
         except Exception as error:  # a client of any class raises errors of any class
             self._client.is_open = False
             # Refused may be the repetition of a script that was carried out.
-            was_refused = not keys and isinstance(error, redis.ResponseError)
+            was_refused = operation not in self._scripts and isinstance(error, redis.ResponseError)
             raise failure(server, operation, name, keys, error, was_refused) from error
         answered_at = self._clock()
         self._client.is_open = True

@@ -210,7 +210,7 @@ class Scripts:
         Raises as :meth:`begin`.
         """
         awaited = None if understand is None else waits
-        call = self._request(operation, (), command), operation, (), (), None, awaited
+        call = self._request(operation, (), command), operation, command[1:2], (), None, awaited
         understand = understand or (lambda *_: None)
         return self._converse(self._connections.take(), 0.0, None, understand, operation, call)
 
@@ -327,6 +327,8 @@ def failure(
         )
         return LockKeyError(name, problem)
     words += "".join(f": {remedy}" for code, remedy in _REMEDIES.items() if code in words)
+    if keys and " access " in words and " key" in words:
+        words += f": allow its user ~{' ~'.join(keys)}"
     if _NO_SCRIPTS(words):
         words = (
             f"it runs no Lua scripts, of which locks are made ({words.partition(',')[0]}); load its Lua "

@@ -33,8 +33,8 @@ _HOLDER = re.compile(
 _NUMBERS = re.compile(rb"\*(\d{1,9})\r\n((?::-?\d{1,18}\r\n)+)").fullmatch
 _is_integer = re.compile(rb"-?\d{1,18}").fullmatch
 
-#: How an answer begins: a command's (``=``: INFO's), a script's, and an item's of its lists.
-_KINDS = b":$+-="
+#: How an answer begins: a command's (``=``: INFO's), a script's, and an item's of their lists.
+_KINDS = b":$*+-="
 _OF_SCRIPT = b":$*+-"
 _INNER = b":$"
 

@@ -654,6 +654,33 @@ class TestHistory:
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout == f"no operator did anything to night on {shell.server}\n"
 
+    @pytest.mark.parametrize("rights", [["~*", "+@read"], ["%R~redislock:acts", "+zrangebyscore"]], ids=str)
+    @pytest.mark.parametrize("words", [[], ["night"]], ids=str)
+    def test_who_may_only_read_may_read_it(self, rights: list[str], words: list[str]) -> None:
+        """As who looks into what operators do, and may do nothing himself."""
+        done = self.read_with(rights, words)
+
+        assert (done.returncode, done.stderr) == (0, "")
+        assert [(act["act"], act["key"]) for act in json.loads(done.stdout)["acts"]] == [("release", "night")]
+
+    def test_who_may_not_read_it_is_told_of_the_key(self) -> None:
+        """Of a key that is missed the server does not say which."""
+        done = self.read_with(["~redislock:{*", "+@all"], [])
+
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "No permissions to access a key: allow its user ~redislock:acts; " in done.stderr
+        assert "password" not in done.stderr
+
+    def read_with(self, rights: list[str], words: list[str]) -> subprocess.CompletedProcess[str]:
+        """Read an act on the lock ``night`` as a user with these rights."""
+        with EmbeddedServer(port=0) as server, closing(redis.Redis.from_url(server.redis_url)) as admin:
+            ask: Any = admin.execute_command
+            ask("ACL", "SETUSER", "auditor", "on", ">password", *rights)
+            with closing(connect(server.redis_url)) as store:
+                store.acts(json.dumps({"act": "release", "key": "night"}))
+            where = ["--url", f"redis://auditor:password@127.0.0.1:{server.port}/0"]
+            return run_command("celery-redislock", [*where, "history", *words, "--json"], dict(os.environ))
+
     def test_where_the_server_refuses_the_note_the_act_is_done_and_a_warning_says_so(self) -> None:
         """A user who may touch locks, and not this key."""
         with EmbeddedServer(port=0) as server, closing(redis.Redis.from_url(server.redis_url)) as admin:
