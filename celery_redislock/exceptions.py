@@ -224,7 +224,7 @@ class LockOptionError(RedisLockError, ValueError):
     """Options or settings that cannot be honoured; all problems at once.
 
     Attributes:
-        where: what the options belong to (a task's name, a setting, a call).
+        where: what the options belong to (a task's name, a lock's in quotes, a setting, a call).
         problems: one sentence per problem, each with the value and a remedy.
     """
 

@@ -242,7 +242,7 @@ class Holding(Generic[H]):
         is_of_several = hold and b'"names":[' in hold.text and " " not in self._key
         if hold is None or "limit" in hold.facts or is_of_several:
             problem = f"token={token!r} is a reader's, a permit's or of other names: no hold of this lock"
-            raise LockOptionError(self.name, [problem])
+            raise LockOptionError(repr(self.name), [problem])
         self._keep(who, term, Grant(None, False, answer.sent_at, answer.answered_at))
 
     def _releasing(self) -> "Steps[bool]":

@@ -200,7 +200,7 @@ class Permits:
         limit = self.limit if told is None else told.value
         if permits > limit:
             problem = f"permits={permits} is more than its limit, {limit}; ask for fewer, or raise the limit"
-            raise LockOptionError(self.name, [problem])
+            raise LockOptionError(repr(self.name), [problem])
 
 
 class Semaphore(Permits):
