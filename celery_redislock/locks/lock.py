@@ -93,7 +93,7 @@ class Lock(Holding[Held]):
 
         Raises:
             LockOptionError: the name is empty, it or the owner is no text, a number is out of its range,
-                or the store is none; or another library's word was used.
+                or the store or the token is none; or another library's word was used.
         """
         self._set_terms(
             store, name, others, ttl=ttl, wait=wait, owner=owner, token=token, auto_renew=auto_renew,

@@ -20,6 +20,9 @@ _OTHERS = {
 #: Half of a character: no bytes of UTF-8 stand for it.
 _UNSENDABLE = re.compile("[\ud800-\udfff]")
 
+#: What ends the owner's name in a token is a nonce, or longer: a delivery tag.
+_TOKEN = re.compile("[^\0\ud800-\udfff]*/[A-Za-z0-9_-]{12,}")
+
 
 def check_store(name: object, store: object, has: str, made_by: str) -> None:
     """Raise :class:`LockOptionError` unless it has what each store has that this function makes.
@@ -110,9 +113,9 @@ def is_async(call: Any) -> bool:
 
 
 def check_token(name: object, token: object) -> None:
-    """Raise :class:`LockOptionError` unless it can be the token of a hold."""
-    if not isinstance(token, str) or not token or not token.isprintable():
-        problem = f"token={token!r} is no token; give what the .token of the hold was"
+    """Raise :class:`LockOptionError` unless it has the form of a hold's token."""
+    if not isinstance(token, str) or not _TOKEN.fullmatch(token):
+        problem = f"token={token!r} is none that this package makes; give what the .token of the hold was"
         raise LockOptionError(repr(name), [problem])
 
 

@@ -18,6 +18,7 @@ from celery_redislock import LockBusy, LockKeyError, LockLost, LockOptionError, 
 from celery_redislock.exceptions import LockLoopError
 from celery_redislock.locks import Lock, aio, attempt
 from celery_redislock.locks.aio.store import Request
+from celery_redislock.locks.lease import new_token
 from celery_redislock.wire.loop import Wires
 from tests.aio import play, until
 from tests.facts import wait_until
@@ -638,7 +639,7 @@ def test_a_task_is_not_cancelled_for_a_hold_that_it_never_had(case: RedisCase) -
     """A ``token`` that nobody holds by: that is the answer, and no loss of this task's."""
 
     async def story(store: aio.Store) -> None:
-        lock = aio.Lock(store, "n", token="gone/1", on_lost="cancel")  # noqa: S106
+        lock = aio.Lock(store, "n", token=new_token("gone"), on_lost="cancel")
         assert not await lock.renew()
         with pytest.raises(LockLost):
             await lock.check()

@@ -105,8 +105,8 @@ class Lock(Holding[TaskHeld]):
             others: none, as for a :class:`celery_redislock.locks.Lock`.
 
         Raises:
-            LockOptionError: the name is empty, it or the owner is no text, a number is out of its range, or
-                the store is none; or another library's word was used.
+            LockOptionError: the name is empty, it or the owner is no text, a number is out of its range,
+                or the store or the token is none; or another library's word was used.
         """
         self._set_terms(
             store, name, others, ttl=ttl, wait=wait, owner=owner, token=token, auto_renew=auto_renew,

@@ -696,10 +696,24 @@ class TestElsewhere:
         assert Lock(store, ["b", "a"], token=both.token).acquire()
         both.release()
 
-    @pytest.mark.parametrize("token", ["", b"t", 7, "a\0b"])
+    @pytest.mark.parametrize(
+        "token",
+        [
+            *("", b"t", 7, "a\0b", "rubbish", "owner/short", "6a204bd89f3c8348afd5c77c717a097a"),
+            *(f"owner/{'x' * 11}é", f"a\0b/{'x' * 12}", f"\ud800/{'x' * 12}", f"owner/{'x' * 12}\n"),
+        ],
+    )
     def test_what_is_no_token_is_refused(self, store: FailingStore, token: Any) -> None:
-        with pytest.raises(LockOptionError, match="token="):
+        """Not as a hold that was lost, of which nothing may be written any more."""
+        with pytest.raises(LockOptionError, match=r"token=.* is none that this package makes; give"):
             Lock(store, "n", token=token)
+
+    @pytest.mark.parametrize("owner", ["line\nbreak", "a/b", "", "née"])
+    def test_the_token_of_any_owner_is_taken(self, store: FailingStore, owner: str) -> None:
+        first = Lock(store, "n", owner=owner)
+        first.acquire()
+
+        assert Lock(store, "n", token=first.token).acquire()
 
 
 class TestWordsOfOthers:
