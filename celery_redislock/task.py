@@ -314,13 +314,14 @@ def _locked(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _joining(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Let the results that a subclass makes be this package's as well."""
+    """Let the results that a subclass makes be this package's as well; what is no result is replaced."""
 
     @functools.wraps(make)
     def both(self: SingletonTask, *args: Any, **kwargs: Any) -> Any:
         from celery_redislock.publishing.results import joined
 
-        return joined(make(self, *args, **kwargs))
+        result = joined(make(self, *args, **kwargs))
+        return SingletonTask.AsyncResult(self, *args, **kwargs) if result is None else result
 
     return both
 

@@ -180,9 +180,10 @@ class LockEagerResult(AnyEagerResult):
 
 
 def joined(result: Any) -> Any:
-    """Make a result that another class of tasks made one of this package's as well, and return it."""
-    if isinstance(result, AsyncResult):
-        result.__class__ = _joined(result.__class__)
+    """Make another class's result one of this package's as well, and return it; ``None``: it is no result."""
+    if not isinstance(result, AsyncResult):
+        return None
+    result.__class__ = _joined(result.__class__)
     return result
 
 

@@ -197,6 +197,26 @@ def test_plain_results_of_another_base_tell_duplicates(shop: Shop, order: str) -
     ]
 
 
+class NoResults(Task):
+    def AsyncResult(self, task_id: str, **_: Any) -> Any:  # noqa: N802  Celery's name
+        return task_id
+
+
+@in_any_order
+def test_what_is_no_result_of_another_base_is_one_of_this_package(shop: Shop, order: str) -> None:
+    """Its message has left: the call must not fail any more, and tells a duplicate."""
+    task = shop.unique(body, base=ORDERS[order](NoResults))
+
+    results = [task.delay(7), task.delay(7)]
+
+    assert [(type(result), result.is_duplicate) for result in results] == [
+        (LockResult, False),
+        (LockResult, True),
+    ]
+    assert results[0].id == results[1].id
+    assert shop.run() == 7
+
+
 class AtCommit(Task):
     """Publishes when a transaction commits, as many projects' bases do."""
 
