@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from math import inf
 
+from celery_redislock.locks.terms import is_async
 from celery_redislock.store.store import MOST_HOLDERS, TEN_YEARS
 from celery_redislock.wire.clock import is_seconds
 
@@ -33,7 +34,8 @@ class Kind:
 
     def refusal(self, value: object) -> ValueError:
         """Return the error for a value that is not allowed."""
-        return ValueError(f"is {value!r}; give {self.wording}")
+        found = "a coroutine function, and nobody awaits it" if is_async(value) else repr(value)
+        return ValueError(f"is {found}; give {self.wording}")
 
 
 class Seconds(Kind):
@@ -102,7 +104,10 @@ def one_of(*values: str, or_callable: bool = False) -> Kind:
     """Return the kind of some texts, and of callables where they are allowed."""
     return Kind(
         " or ".join([*map(repr, values), *(["a callable"] if or_callable else [])]),
-        lambda value: (isinstance(value, str) and value in values) or (or_callable and callable(value)),
+        lambda value: (
+            (isinstance(value, str) and value in values)
+            or (or_callable and callable(value) and not is_async(value))
+        ),
     )
 
 

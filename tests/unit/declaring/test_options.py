@@ -3,6 +3,7 @@
 import math
 import pickle
 from datetime import timedelta
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -173,6 +174,19 @@ def test_a_setting_that_is_not_allowed_is_refused(setting, wrong):
     (problem,) = problems(read if setting.startswith("on_lock") else settings_of, {setting: wrong})
 
     assert problem.startswith(setting)
+
+
+async def _await_me(_lease):
+    """A callback that nobody would await."""
+
+
+@pytest.mark.parametrize("call", [_await_me, partial(_await_me, 1)], ids=["function", "partial"])
+def test_a_loss_is_told_to_no_coroutine_function(call):
+    """As ``on_lost`` of a lock: it would be told to nobody."""
+    for given in ({"on_lock_lost": call}, None), (None, {"redislock_on_lock_lost": call}):
+        (problem,) = problems(read, *given)
+
+        assert "on_lock_lost is a coroutine function, and nobody awaits it; give" in problem
 
 
 @pytest.mark.parametrize("wrong", ["", 5, "two\0parts", "two\nlines", ["waited"]], ids=repr)
