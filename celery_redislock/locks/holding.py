@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from celery_redislock.exceptions import LockOptionError, RedisLockError
 from celery_redislock.locks.attempt import Attempt, Steps, ending, settle_anyway, settled
 from celery_redislock.locks.block import Block
-from celery_redislock.locks.lease import DRIFT, LockLease
+from celery_redislock.locks.lease import DRIFT, LockLease, call_back
 from celery_redislock.locks.naming import joint_name, names_of
 from celery_redislock.locks.terms import check_store, check_terms, check_token, refuse_others
 from celery_redislock.locks.watchdog import watchdog_of
@@ -316,6 +316,6 @@ def _while_alive(lock: object, call: Callable[..., Any], *, told: int = 0) -> Ca
 
     def tell(*facts: object) -> None:
         if (alive := known()) is not None:
-            call(alive, *facts[:told])
+            call_back(call, alive, *facts[:told])
 
     return tell

@@ -4,6 +4,7 @@ import os
 from _thread import RLock
 from binascii import b2a_base64
 from collections.abc import Callable
+from types import CoroutineType
 
 from celery_redislock.exceptions import LockLost, LockUnavailable
 from celery_redislock.log import logger
@@ -27,6 +28,14 @@ def new_token(owner: str) -> str:
     """Mint a token for one term of holding: ``owner/nonce``, 72 random bits in the nonce."""
     name = owner_name(owner) if "\0" in owner else owner
     return f"{name}/{b2a_base64(os.urandom(9), newline=False).translate(_URLSAFE).decode()}"
+
+
+def call_back(call: Callable[..., object], *told: object) -> None:
+    """Call what a user gave; a coroutine that it returns is closed, and a WARNING says so."""
+    answer = call(*told)
+    if isinstance(answer, CoroutineType):
+        answer.close()
+        logger.warning("%r returned a coroutine, which nobody awaits: it did nothing; give a function", call)
 
 
 class Lease:

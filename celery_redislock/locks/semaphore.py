@@ -13,7 +13,7 @@ from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.attempt import Attempt, Steps, drive, ending, settle_anyway
 from celery_redislock.locks.block import INTERRUPTED, Block
 from celery_redislock.locks.holding import Held, leaving
-from celery_redislock.locks.lease import Lease, LockLease
+from celery_redislock.locks.lease import Lease, LockLease, call_back
 from celery_redislock.locks.limits import A_YEAR, replace_limit
 from celery_redislock.locks.naming import lock_name
 from celery_redislock.locks.terms import check_lines, check_store, check_terms, check_token, refuse_others
@@ -372,7 +372,7 @@ class Semaphore(Permits):
     def _permit(self, permits: int, term: Term, grant: Grant) -> Permit:
         def announce(_lease: Lease) -> None:
             if self._on_lost is not None and (permit := known()) is not None:
-                self._on_lost(permit)
+                call_back(self._on_lost, permit)
 
         lease = LockLease(self._store, term, grant, on_lost=announce, clock=self._clock)
         permit = Permit(self, permits, lease)

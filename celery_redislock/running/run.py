@@ -6,7 +6,7 @@ Lives in the process and thread that runs the body.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from celery_redislock.locks.lease import Lease
+from celery_redislock.locks.lease import Lease, call_back
 from celery_redislock.log import logger
 from celery_redislock.publishing.conflict import explain
 from celery_redislock.publishing.signals import lock_lost, lock_released
@@ -145,6 +145,6 @@ class Run(Delivery):
         lock_lost.send(sender=self.task, key=lease.key, task_id=self.lock.owner, lease=lease)
         action = self.options.on_lock_lost
         if callable(action):
-            action(lease)
+            call_back(action, lease)
         elif action == "terminate" and self.interrupt is not None:
             self.interrupt()

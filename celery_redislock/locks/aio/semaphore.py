@@ -12,6 +12,7 @@ from celery_redislock.locks.aio.store import Store
 from celery_redislock.locks.attempt import Attempt, Steps
 from celery_redislock.locks.errors import LockNotHeld
 from celery_redislock.locks.holding import leaving
+from celery_redislock.locks.lease import call_back
 from celery_redislock.locks.limits import A_YEAR
 from celery_redislock.locks.semaphore import Permits
 from celery_redislock.locks.terms import check_store
@@ -218,7 +219,7 @@ class Semaphore(Permits):
     def _permit(self, permits: int, term: Term, grant: Grant) -> Permit:
         def announce() -> None:
             if self._on_lost is not None and (permit := known()) is not None:
-                self._on_lost(permit)
+                call_back(self._on_lost, permit)
 
         on_lost: OnLost = "cancel" if self._cancels else announce
         held = TaskHeld(self._store, current_task(), term, grant, on_lost=on_lost)

@@ -5,6 +5,7 @@ import pickle
 import threading
 from collections.abc import Callable
 from functools import partial
+from inspect import getcoroutinestate
 from typing import Any
 
 import pytest
@@ -552,6 +553,32 @@ class TestLoss:
         assert told == [lock]
         assert not lock.release()
         assert told == [lock]
+
+    def test_a_callback_that_returns_a_coroutine_is_told_to_do_nothing(
+        self, store: FailingStore, clock: ManualClock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Nobody awaits it. It is closed, so that Python does not say so later, when nobody knows why."""
+        made: list[Any] = []
+
+        async def notify(*_: object) -> None:
+            """Nobody gets here."""
+
+        def on_lost(*_: object) -> Any:
+            made.append(notify())
+            return made[-1]
+
+        lock = lock_on(store, clock, on_lost=on_lost, on_state=on_lost)
+        seats: Any = Semaphore(store, "seats", 2, auto_renew=False, on_lost=on_lost, clock=clock)
+        lock.acquire()
+        permit = seats.acquire()
+        clock.advance(31.0)
+        for hold in (lock, permit):
+            with pytest.raises(LockLost):
+                hold.check()
+
+        assert [getcoroutinestate(each) for each in made] == ["CORO_CLOSED"] * 3
+        assert [record.levelname for record in caplog.records] == ["WARNING"] * 3
+        assert {"returned a coroutine, which nobody awaits" in text for text in caplog.messages} == {True}
 
     def test_what_nobody_refers_to_is_renewed_no_more(self) -> None:
         """Nobody is left to release it, or to be told of its loss; another lock is renewed."""

@@ -58,6 +58,19 @@ def test_a_loss_is_logged_and_announced_and_the_body_goes_on(shop: Shop, caplog:
     assert "shop.sync[t1] lost its lock on 'account:7' while running: taken away" in caplog.text
 
 
+def test_a_coroutine_that_is_made_of_a_loss_is_warned_of(shop: Shop, caplog: Any) -> None:
+    """Nobody awaits it."""
+
+    async def notify() -> None:
+        """Nobody gets here."""
+
+    task = losing(shop, on_lock_lost=lambda _: notify())
+    with shop.running(task):
+        assert task(7) == "went on"
+
+    assert "returned a coroutine, which nobody awaits" in caplog.text
+
+
 def test_terminate_raises_inside_a_body_in_the_main_thread(shop: Shop) -> None:
     """Out of sleeps and socket calls too, with the lease's facts."""
     fences: list[Any] = []
