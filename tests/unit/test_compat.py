@@ -348,3 +348,19 @@ def test_clear_locks_releases_what_is_queued_and_no_run_and_no_other_tasks(
     (record,) = caplog.records
     assert record.levelname == "WARNING"
     assert "clear_locks()" in record.getMessage()
+
+
+@pytest.mark.filterwarnings("ignore:clear_locks:DeprecationWarning")
+def test_clear_locks_leaves_the_history_to_what_operators_do(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is called at each start of a worker, and the history keeps so many acts."""
+    acts: list[str] = []
+    monkeypatch.setattr(shop.store, "acts", acts.append)
+    single = shop.unique(body, base=Singleton)
+    for account in range(3):
+        single.delay(account)
+
+    clear_locks(shop.app)
+
+    assert (shop.held(), acts) == ({}, [])
