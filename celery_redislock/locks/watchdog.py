@@ -27,7 +27,7 @@ from operator import attrgetter
 from queue import Empty
 from typing import NamedTuple
 
-from celery_redislock.exceptions import LockUnavailable
+from celery_redislock.exceptions import LockKeyError, LockUnavailable
 from celery_redislock.locks.lease import Lease
 from celery_redislock.log import logger
 from celery_redislock.store.store import LockStore, Renewal, Term
@@ -315,6 +315,8 @@ class Watchdog:
             heapreplace(debts, debt._replace(due=self._clock() + RETRY_DELAY))
             tell(logger.debug, "could not release %s yet: %s", debt.what, error)
             return
+        except LockKeyError as error:
+            tell(logger.warning, "could not release %s: %s", debt.what, error.problem)
         except Exception as error:  # noqa: BLE001
             what = f"releasing {debt.what} failed unexpectedly; it is left to expire"
             tell(logger.error, what, exc_info=error)

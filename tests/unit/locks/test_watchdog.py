@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from celery_redislock.exceptions import LockKeyError
 from celery_redislock.locks import Lease, LockStore, MemoryStore, Watchdog
 from celery_redislock.locks import watchdog as watchdog_module
 from celery_redislock.locks.watchdog import watchdog_of
@@ -298,6 +299,18 @@ class TestDebts:
 
         assert paid == [1000.0, 1000.0, 1000.0]
         assert len(watchdog._debts) == left
+
+    def test_a_key_that_is_another_programs_ends_its_debt_with_one_line(
+        self, watchdog: Driven, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """It is an answer: nothing is released, and no fault of this package's is to be looked for."""
+        watchdog.owe(_raising(LockKeyError("n", "WRONGTYPE: it is a list")), within=30.0, what="'n'")
+        watchdog.run_until(1000.0)
+
+        assert len(watchdog._debts) == 0
+        (record,) = caplog.records
+        assert (record.levelname, record.exc_info) == ("WARNING", None)
+        assert record.getMessage() == "could not release 'n': WRONGTYPE: it is a list"
 
     def test_many_debts_to_a_dead_server_do_not_hold_up_renewals(self, watchdog: Driven) -> None:
         """Each attempt may take two socket timeouts: one per round, not all of them."""
