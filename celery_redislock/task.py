@@ -130,6 +130,8 @@ class SingletonTask(Task):
             if method is not getattr(SingletonTask, name) and not hasattr(method, "_redislock_wrapped"):
                 wrapped = wrap(method if name in vars(cls) else _next(cls, name))
                 wrapped._redislock_wrapped = True  # type: ignore[attr-defined]  # so that it is wrapped once
+                # Celery would put an annotation ("@__call__") around this instead of around the wrapper.
+                del wrapped.__wrapped__  # type: ignore[attr-defined]
                 setattr(cls, name, wrapped)
         cls._has_own_results = cls.AsyncResult is not SingletonTask.AsyncResult
 

@@ -149,6 +149,31 @@ def test_the_call_of_another_base_is_around_each_body(shop: Shop, theirs: Any, o
     assert shop.held() == {}
 
 
+@pytest.mark.parametrize("base", [SingletonTask, *(ORDERS[order](SessionThenRun) for order in ORDERS)])
+def test_an_annotation_around_the_call_takes_no_lock_away(shop: Shop, base: Any) -> None:
+    """Celery takes off what wraps a method before it puts an annotation around it."""
+    seen: list[Any] = []
+
+    def around(call: Callable[..., Any]) -> Callable[..., Any]:
+        def annotated(*args: Any, **kwargs: Any) -> Any:
+            seen.append("annotated")
+            return call(*args, **kwargs)
+
+        return annotated
+
+    shop.app.conf.task_annotations = {"*": {"@__call__": around}}
+
+    def note(account_id: int) -> int:
+        seen.extend(state for _, state in shop.states())
+        return account_id
+
+    shop.unique(note, base=base, lock_key=KEY).delay(7)
+
+    assert shop.run() == 7
+    assert seen == ["annotated", "running"]
+    assert shop.held() == {}
+
+
 @in_any_order
 def test_results_of_another_base_are_this_packages_too(shop: Shop, order: str) -> None:
     """An accepted call's, a duplicate's, and one made of an id; pickled as well."""
