@@ -121,15 +121,11 @@ QUEUE = Kind(
 )
 
 
-def _is_count(value: object) -> bool:
-    return type(value) is int and value >= 1
-
-
 def _is_holders(value: object) -> bool:
     return type(value) is int and 1 <= value <= MOST_HOLDERS
 
 
-COUNT = Kind("a whole number from 1 on", _is_count)
+COUNT = Kind("a whole number from 1 on", lambda value: type(value) is int and value >= 1)
 _NUMBER = f"a whole number from 1 to {MOST_HOLDERS}"
 _NO_LIMIT = "; a call without a limit takes lock=None"
 HOLDERS = Kind(_NUMBER + _NO_LIMIT, _is_holders)

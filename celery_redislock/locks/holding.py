@@ -234,9 +234,7 @@ class Holding(Generic[H]):
         holds = yield lambda store: store.holders(self._key)
         answer = yield lambda store: store.renew([term])
         if not answer.renewed[0]:
-            raise self._elsewhere(token).lease.loss(
-                "nobody holds it under the token that was to be continued"
-            )
+            raise self._elsewhere(token).lease.loss("nobody holds it under the token to be continued")
         # Of many that hold a permit, some are told.
         hold = next((hold for hold in holds if hold.token == token), None)
         is_of_several = hold and b'"names":[' in hold.text and " " not in self._key

@@ -261,11 +261,9 @@ class Lease:
 
     def learn(self, renewed: bool | None, sent_at: float, answered_at: float, *, ttl: float) -> None:
         """Take the answer (see ``Renewal``) to a renewal for ``ttl``, which begins the term anew."""
-        if renewed is None:
-            self.lose("it had expired, or was taken away, when it should have been renewed")
-            return
         if not renewed:
-            self.lose("another holder has the lock, or its key was overwritten")
+            gone = "it had expired, or was taken away, when it should have been renewed"
+            self.lose(gone if renewed is None else "another holder has the lock, or its key was overwritten")
             return
         deadline = self._deadline(ttl, sent_at, answered_at)
         with self._lock:

@@ -40,9 +40,7 @@ def check_store(name: object, store: object, has: str, made_by: str) -> None:
 def check_lines(name: object, store: Any) -> None:
     """Raise :class:`LockOptionError` where a store keeps no lines: a quorum has exclusive locks only."""
     if not store.keeps_lines:
-        problem = (
-            f"{store.server} is a quorum of servers, which keeps a Lock only; give the URL of one server"
-        )
+        problem = f"{store.server} is a quorum of servers, which keeps a Lock only; give one server's URL"
         raise LockOptionError(repr(name), [problem])
 
 
@@ -71,11 +69,7 @@ def check_terms(  # noqa: PLR0912  one for each term
     if not isinstance(name, str) or not name:
         what = "empty" if name == "" else repr(name)
         problems.append(f"the name is {what}; give a text that names the resource the lock is for")
-    for argument, seconds, first in (
-        ("ttl", ttl, 0.001),
-        ("for_", for_, 0.001),
-        ("lock_delay", lock_delay, 0),
-    ):
+    for argument, seconds, first in ("ttl", ttl, 0.001), ("for_", for_, 0.001), ("lock_delay", lock_delay, 0):
         if not is_seconds(seconds) or not first <= seconds <= TEN_YEARS:
             problems.append(
                 f"{argument}={seconds!r} is not a number of seconds from {first:g} to {TEN_YEARS:.0f}"

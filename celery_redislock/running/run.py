@@ -101,13 +101,9 @@ class Run(Delivery):
 
         As :meth:`release`, and as :meth:`LockStore.release_and_store` for the result.
         """
+        mark = self.mark() if self.can_come_again else None
         was_held, is_stored = self.locks.copies.finish_with_result(
-            lease,
-            key,
-            result,
-            seconds,
-            opened_by=self.failed_period,
-            mark=self.mark() if self.can_come_again else None,
+            lease, key, result, seconds, opened_by=self.failed_period, mark=mark
         )
         if not was_held or lock_released.receivers:
             self._announce_release(lease, was_held=was_held)
@@ -125,12 +121,8 @@ class Run(Delivery):
             why = self.lock.count_loss() or (
                 "it had expired, as this process, or the lock server, stood still for longer: raise lock_ttl"
             )
-            logger.warning(
-                "%s no longer held %r when it ended: %s. Another run may have held it meanwhile",
-                self.lock,
-                lease.key,
-                why,
-            )
+            what = "%s no longer held %r when it ended: %s. Another run may have held it meanwhile"
+            logger.warning(what, self.lock, lease.key, why)
 
     def announce_loss(self, lease: Lease) -> None:
         """Log that the lease is lost, and do what ``on_lock_lost`` asks; in the thread that learns of it.
