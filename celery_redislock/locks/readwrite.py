@@ -86,12 +86,9 @@ class Reading(Holding[H]):
 
     def _releasing(self) -> "Steps[bool]":
         held = self._required()
-        writes = self.writer._held
-        if writes is None or writes.lease is not held.lease:
+        if held.depth > 1 or not self._is_shared(held.lease):
             return super()._releasing()
-        held.depth -= 1
-        if not held.depth:
-            del self._holds[held.who]
+        del self._holds[held.who]
         return settled(held.lease.held)
 
     def _acquiring(self, timeout: float | None) -> "Steps[Hold | None]":
@@ -131,9 +128,10 @@ class Writing(Holding[H]):
             )
         lease = held.lease
         term = lease.term
-        # First: the server may let others read, although no answer comes.
-        del self._holds[held.who]
+        # First: the server may let others read, although no answer comes. One side or the other has what is
+        # renewed, wherever this is interrupted.
         self.reader._holds.setdefault(held.who, held)
+        del self._holds[held.who]
         trusted = lease.trusted
         facts = self.reader._attempt(held.who).facts(os.getpid())
         downgrade = methodcaller("downgrade", *term, facts=facts)
@@ -148,8 +146,10 @@ class Writing(Holding[H]):
 
     def _releasing(self) -> "Steps[bool]":
         held = self._required()
-        reads = self.reader._held
-        is_last = held.depth == 1 and reads is not None and reads.lease is held.lease
+        if self.reader._held is held:
+            # Its downgrade was interrupted: nobody has entered the read.
+            del self.reader._holds[held.who]
+        is_last = held.depth == 1 and self._is_shared(held.lease)
         return self._downgrading() if is_last else super()._releasing()
 
     def _leaving(self, error: BaseException | None) -> "Steps[None]":

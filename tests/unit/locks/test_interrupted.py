@@ -97,6 +97,56 @@ def test_an_interrupted_release_leaves_no_hold_that_is_renewed_and_that_nobody_c
         assert pool.submit(at_each_instruction).result() > 50
 
 
+def read_in_write(book: ReadWriteLock) -> Callable[[], object]:
+    book.write.acquire()
+    book.read.acquire()
+    return book.read.release
+
+
+def write_around_read(book: ReadWriteLock) -> Callable[[], object]:
+    book.write.acquire()
+    book.read.acquire()
+    return book.write.release
+
+
+def downgrade(book: ReadWriteLock) -> Callable[[], object]:
+    book.write.acquire()
+    return book.write.downgrade
+
+
+@pytest.mark.parametrize("sides", [("write", "read"), ("read", "write")])
+@pytest.mark.parametrize("kind", [read_in_write, write_around_read, downgrade])
+def test_after_an_interrupted_change_of_sides_one_release_of_each_side_that_is_held_ends_the_hold(
+    kind: Callable[[ReadWriteLock], Callable[[], object]], sides: tuple[str, str]
+) -> None:
+    """Law 4, at each instruction; in either order."""
+
+    def at_each_instruction() -> int:
+        for at in range(1, 10_000):
+            store = MemoryStore()
+            book = ReadWriteLock(store, "n")
+            change = kind(book)
+            error = None
+            try:
+                interrupt(change, at)
+            except Interrupted as interrupted:
+                error = interrupted
+            for name in sides:
+                side = getattr(book, name)
+                if side.held:
+                    side.release()
+            assert not is_renewed(store), at
+            assert (book.write.held, book.read.held) == (False, False), at
+            book.read.acquire(0)
+            book.read.release()
+            if error is None:
+                return at
+        raise AssertionError
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(at_each_instruction).result() > 20
+
+
 Blocks = Callable[[MemoryStore], list[Any]]
 
 #: What is entered, block in block.
@@ -145,6 +195,27 @@ def test_the_end_of_a_block_that_is_interrupted_leaves_nothing_that_is_renewed(b
 
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(at_each_instruction).result() > 50
+
+
+def test_a_block_whose_downgrade_is_interrupted_ends_what_it_entered() -> None:
+    """Law 4, at each instruction of the downgrade."""
+
+    def at_each_instruction() -> int:
+        for at in range(1, 10_000):
+            store = MemoryStore()
+            book = ReadWriteLock(store, "n")
+            try:
+                with book.write as lock:
+                    interrupt(lock.downgrade, at)
+                    return at
+            except Interrupted:
+                assert not is_renewed(store), at
+                with book.read:
+                    pass
+        raise AssertionError
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(at_each_instruction).result() > 20
 
 
 def interrupted_at_its_end(block: Any) -> None:
