@@ -189,12 +189,12 @@ def _hold_ab(case: RedisCase) -> None:
         case.take("holder/1", name=name)
 
 
-def _end_one_while_first_pauses(case: RedisCase, name: str) -> None:
-    """The first in both lines gives no sign of life for longer than it may; then a lock is released."""
-    assert wait_until(lambda: list(map(len, _lines(case))) == [2, 2], PATIENCE)
-    first = _lines(case)[0][0]
+def _end_one_while_it_pauses(case: RedisCase, paused: str, name: str) -> None:
+    """With another one in both lines, it gives no sign of life for longer than it may; then a lock is released."""
+    assert wait_until(lambda: all({*line} - {paused} for line in _lines(case)), PATIENCE)
     for each in "ab":
-        case.make_late(first, each)
+        # Unless that came by itself, and it has left.
+        case.client.zadd(case.key(each, "until"), {paused: 1}, xx=True)
     case.redis.release(name, "holder/1")
 
 
@@ -214,10 +214,11 @@ def test_one_that_pauses_while_it_waits_enters_all_lines_anew(case: RedisCase, s
     step = next(asking)
     for _ in range(steps):
         step = asking.send(step(paused._store))
+    [[first], _] = _lines(case)
 
     with ThreadPoolExecutor(2) as pool:
         behind = pool.submit(lambda: other.acquire(PATIENCE) and other.release())
-        _end_one_while_first_pauses(case, name)
+        _end_one_while_it_pauses(case, first, name)
         ended = pool.submit(_end_the_other, case, name)
         with suppress(StopIteration):
             while True:
@@ -232,7 +233,11 @@ def test_one_whose_loop_stands_still_while_it_waits_enters_all_lines_anew(case: 
     """As a thread that pauses."""
     _hold_ab(case)
     loops: list[asyncio.AbstractEventLoop] = []
-    goes_on = threading.Event()
+    stands, goes_on = threading.Event(), threading.Event()
+
+    def stand_still() -> None:
+        stands.set()
+        goes_on.wait(PATIENCE)
 
     async def take(store: aio.Store) -> bool:
         loops.append(asyncio.get_running_loop())
@@ -242,9 +247,11 @@ def test_one_whose_loop_stands_still_while_it_waits_enters_all_lines_anew(case: 
     with ThreadPoolExecutor(2) as pool:
         paused = pool.submit(play, case, take)
         assert wait_until(lambda: list(map(len, _lines(case))) == [1, 1], PATIENCE)
-        loops[0].call_soon_threadsafe(goes_on.wait, PATIENCE)
+        [[first], _] = _lines(case)
+        loops[0].call_soon_threadsafe(stand_still)
+        assert stands.wait(PATIENCE)
         other = pool.submit(play, case, take)
-        _end_one_while_first_pauses(case, name)
+        _end_one_while_it_pauses(case, first, name)
         goes_on.set()
         _end_the_other(case, name)
         assert paused.result(2 * PATIENCE)
