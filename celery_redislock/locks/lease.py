@@ -5,6 +5,7 @@ from _thread import RLock
 from binascii import b2a_base64
 from collections.abc import Callable
 from types import CoroutineType
+from typing import Any
 
 from celery_redislock.exceptions import LockLost, LockUnavailable
 from celery_redislock.log import logger
@@ -217,9 +218,8 @@ class Lease:
                 return
             self.lost_because = reason
         self._become(LOST)
-        announce = self._on_lost
-        if announce is not None:
-            tell(self._announce, announce)
+        if (on_lost := self._on_lost) is not None:
+            tell(self._report, "on_lock_lost (or on_lost)", LOST, on_lost, self)
 
     def doubt(self) -> None:
         """Note that nobody knows whether it is still held."""
@@ -238,22 +238,16 @@ class Lease:
                 return  # the thread that tells of the one before tells of this one
         while self._untold:
             if (on_state := self._on_state) is not None:
-                tell(self._report, on_state, self._untold[0])
+                tell(self._report, "on_state", self._untold[0], on_state, self._untold[0])
             with self._lock:
                 self._untold = self._untold[1:]
 
-    def _report(self, on_state: Callable[[str], None], state: str) -> None:
+    def _report(self, option: str, state: str, call: Callable[[Any], None], told: object) -> None:
         try:
-            on_state(state)
-        except Exception:
-            logger.exception("on_state raised for the lease on %r, which is %s", self.key, state)
-
-    def _announce(self, announce: Callable[["Lease"], None]) -> None:
-        try:
-            announce(self)
+            call(told)
         except Exception:
             # The watchdog has other leases to renew, and check() must raise LockLost, not this.
-            logger.exception("on_lock_lost (or on_lost) raised for the lost lease on %r", self.key)
+            logger.exception("%s raised for the lease on %r, which is %s", option, self.key, state)
 
     def miss_deadline(self, why: str) -> None:
         """Declare it lost at its deadline: the server did not answer; *why*: the last renewal's error."""
