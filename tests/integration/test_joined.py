@@ -190,7 +190,7 @@ def _hold_ab(case: RedisCase) -> None:
 
 
 def _end_one_while_it_pauses(case: RedisCase, paused: str, name: str) -> None:
-    """With another one in both lines, it gives no sign of life for longer than it may; then a lock is released."""
+    """Release a lock when it has given no sign of life for longer than it may, another one in both lines."""
     assert wait_until(lambda: all({*line} - {paused} for line in _lines(case)), PATIENCE)
     for each in "ab":
         # Unless that came by itself, and it has left.
