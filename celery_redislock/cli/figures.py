@@ -123,13 +123,14 @@ def _show(server: LockServer, task: str | None, watch: float | None, *, as_json:
                 click.clear()
             begun = "" if since is None else f", counted since {output.moment(since)}"
             output.say(f"{server.store.server}{begun}")
-            click.echo(_table(figures) if figures else "nothing was counted, and nothing is held")
+            for line in _table(figures) if figures else ["nothing was counted, and nothing is held"]:
+                output.say(line)
         if watch is None:
             return
         time.sleep(watch)
 
 
-def _table(figures: Mapping[str, Figures]) -> str:
+def _table(figures: Mapping[str, Figures]) -> list[str]:
     is_timed = any(one.times for one in figures.values())
     rows: list[list[object]] = [[*_HEAD, *(["WAIT", "HOLD"] if is_timed else [])]]
     for name, one in sorted(figures.items()):
@@ -163,7 +164,7 @@ def exporter(ctx: click.Context, host: str, port: int) -> None:
     except ImportError as error:
         raise Trouble("prometheus_client is missing: pip install 'celery_redislock[prometheus]'") from error
     registry = CollectorRegistry()
-    registry.register(Collector(server, ctx))
+    registry.register(Collector(server))
     try:
         httpd, _ = start_http_server(port, addr=host, registry=registry)
     except OSError as error:
@@ -175,13 +176,12 @@ def exporter(ctx: click.Context, host: str, port: int) -> None:
 class Collector:
     """Collects the figures of a lock server, at each scrape."""
 
-    def __init__(self, server: LockServer, ctx: click.Context) -> None:
+    def __init__(self, server: LockServer) -> None:
         """Of this server, and of the schedule of its app; asks nothing yet."""
         from prometheus_client import core  # noqa: PLC0415  an extra
 
         self._core = core
         self._server = server
-        self._ctx = ctx
 
     def collect(self) -> Iterator[Any]:
         """Yield the families; ``redislock_up`` alone where the server does not answer."""
@@ -225,7 +225,7 @@ class Collector:
         sent = gauge("redislock_beat_last_sent_seconds", "When it was sent last", labels=["entry"])
         paused = gauge("redislock_beat_paused", "Whether it is paused", labels=["entry"])
         with suppress(Trouble, RedisLockError):
-            for row in Schedule(self._ctx, None).rows():
+            for row in Schedule(self._server).rows():
                 if row["shared"]:
                     sent.add_metric([row["name"]], row["last_sent"] or 0)
                     paused.add_metric([row["name"]], row["paused"])

@@ -1,6 +1,5 @@
-"""The commands about locks: ``list``, ``show`` and ``release``."""
+"""The commands about locks: ``list`` and ``release``."""
 
-import math
 import shutil
 import sys
 from collections import Counter
@@ -11,16 +10,15 @@ import click
 
 from celery_redislock.cli import output
 from celery_redislock.cli.subject import (
+    Answer,
     LockServer,
-    as_json_option,
+    answers,
     ask,
     find,
     is_pattern,
     nobody,
-    table_of,
     time_option,
 )
-from celery_redislock.locks.force import told_of_force
 from celery_redislock.publishing.handle import Holder, take_away
 from celery_redislock.store.store import ACCEPTED, QUEUED, RUNNING
 
@@ -62,12 +60,11 @@ _CUT = (*{3: 9, 0: 12, 2: 8, 4: 6, 7: 8}.items(), (3, 5), (0, 6), (2, 5), (4, 5)
     "--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="Show at most this many."
 )
 @click.option("--wide", is_flag=True, help="Cut nothing to fit the terminal.")
-@as_json_option
-@click.pass_context
+@answers
 def list_locks(
-    ctx: click.Context, pattern: str | None, task: str | None, host: str | None, state: tuple[str, ...],
-    older_than: float | None, sort: str, limit: int, wide: bool, as_json: bool,
-) -> None:  # fmt: skip
+    server: LockServer, pattern: str | None, task: str | None, host: str | None, state: tuple[str, ...],
+    older_than: float | None, sort: str, limit: int, wide: bool,
+) -> Answer:  # fmt: skip
     """List the locks that are held, the oldest first.
 
     PATTERN matches keys as a shell matches file names: * ? [abc]. Quote it.
@@ -81,21 +78,19 @@ def list_locks(
 
     Exit status: 0 (even if nothing is held); 2 on error.
     """
-    server = LockServer.of(ctx)
     holders = server.holders(key=pattern, task=task, host=host)
     found = sorted((one for one in holders if _fits(one, state, older_than)), key=_ORDERS[sort])
     shown = found[:limit]
-    if as_json:
-        output.write_json({"server": server.store.server, "locks": shown, "more": len(found) > limit})
-        return
-    if not shown:
+    if shown:
+        is_cut = sys.stdout.isatty() and not wide
+        width = shutil.get_terminal_size().columns if is_cut else None
+        lines = [*_table(shown, width), _totals(found, len(shown))]
+    else:
         told = told_patterns(pattern, task, host)
         told += " in that state or for so long" if state or older_than else ""
-        output.say(f"no lock{told} is held on {server.store.server}, under the prefix {server.store.prefix}")
-        return
-    is_cut = sys.stdout.isatty() and not wide
-    click.echo(_table(shown, shutil.get_terminal_size().columns if is_cut else None))
-    click.echo(_totals(found, len(shown)))
+        store = server.store
+        lines = [f"no lock{told} is held on {store.server}, under the prefix {store.prefix}"]
+    return Answer({"locks": shown, "more": len(found) > limit}, lines)
 
 
 def told_patterns(pattern: str | None, task: str | None, host: str | None) -> str:
@@ -109,7 +104,7 @@ def _fits(holder: Holder, state: tuple[str, ...], older_than: float | None) -> b
     return (not state or holder.state in state) and (older_than is None or (age or 0.0) >= older_than)
 
 
-def _table(shown: Sequence[Holder], width: int | None) -> str:
+def _table(shown: Sequence[Holder], width: int | None) -> list[str]:
     rows: list[list[str]] = [[*_HEAD]]
     for holder in shown:
         age = output.duration(output.age(holder))
@@ -146,80 +141,11 @@ def _totals(found: Sequence[Holder], shown: int) -> str:
 
 
 _WORDS = "KEY | TASK [ARGUMENT]... | TASK_ID"
-_subject = click.argument("subject", metavar=_WORDS, nargs=-1, required=True)
 
 #: So many holders are named one by one before they lose their locks.
 NAMED = 10
 
 NOTHING = "nothing was released"
-
-
-@click.command()
-@_subject
-@as_json_option
-@click.pass_context
-def show(ctx: click.Context, subject: tuple[str, ...], as_json: bool) -> None:
-    """Show who holds a lock, how many wait for it, and how to release it.
-
-    Write each argument of a TASK as JSON (a word that is no JSON is a string); NAME=JSON is a keyword
-    argument. They are bound as by delay(). Put -- in front of an argument that begins with a dash.
-    Without an app you can name only keys, not tasks. A TASK_ID stands for all locks that it holds, and
-    for its places in the lines of others.
-
-    Exit status: 0 somebody holds it, or waits; 1 nobody; 2 on error.
-    """
-    server = LockServer.of(ctx)
-    key, found = find(server, subject)
-    # A key is that key alone; what holds by a task id may wait elsewhere.
-    is_id = len(subject) == 1 and not any(holder.key == subject[0] for holder in found)
-    places = [place for place in server.places() if place.waiter.owner == subject[0]] if is_id else []
-    in_line = server.store.waiting(key, last=0)[0]
-    if as_json:
-        command = server.freeing_command(found[0]) if found else None
-        lock = {"lock": found[0] if found else None, "release_command": command}
-        waits = {
-            "in_line": in_line,
-            "limit": output.limit_as_json(server.store.limit(key)),
-            "waits": [each.document() for each in places],
-        }
-        output.write_json({"server": server.store.server, "key": key, **lock, "locks": found, **waits})
-    elif found or places:
-        texts = [_description(server, holder) for holder in found]
-        click.echo("\n\n".join([*texts, *([table_of(places)] if places else [])]))
-    else:
-        text = f"nobody holds the key {key}, and {in_line} wait in line, which the command waiting shows; "
-        output.say(text + server.told_of_next(key) if in_line else nobody(server, key, subject))
-        if (limit := server.store.limit(key)) is not None:
-            output.say(f"the limit of {key} is {output.of_limit(limit)}")
-        if forced := server.store.happened(key).forced:
-            output.say(f"{key} was {told_of_force(forced)}")
-    ctx.exit(0 if found or places or in_line else 1)
-
-
-def _description(server: LockServer, holder: Holder) -> str:
-    can_be_renewed = holder.state != ACCEPTED and math.isfinite(holder.remaining)
-    length, _ = server.store.waiting(holder.key, last=0)
-    limit = server.store.limit(holder.key)
-    forced = server.store.happened(holder.key).forced
-    rows = {
-        "key": holder.key,
-        "state": holder.state,
-        "task": holder.task or "-",
-        "owner": holder.owner,
-        "about": holder.about,
-        "where": output.process(holder),
-        "alive": output.life(holder),
-        "since": "-" if holder.since is None else output.moment(holder.since),
-        "remaining": output.duration(holder.remaining) + (", unless renewed" if can_be_renewed else ""),
-        "token": holder.token,
-        "queued": holder.queued,
-        "in line": f"{length} waiting" if length else None,
-        "force": told_of_force(forced) if forced else None,
-        "limit": None if limit is None else output.of_limit(limit),
-        "server": server.store.server,
-        "free it with": server.freeing_command(holder),
-    }
-    return output.table(row for row in rows.items() if row[1] is not None)
 
 
 @click.command()
@@ -230,18 +156,17 @@ def _description(server: LockServer, holder: Holder) -> str:
 @click.option("--dry-run", is_flag=True, help="Show what would be released, and release nothing.")
 @click.option("--queued", is_flag=True, help="Only the claim of a queued message: no run's lock, no period.")
 @click.option("--yes", is_flag=True, help="Do not ask before; for scripts. With --json nobody is asked.")
-@as_json_option
-@click.pass_context
+@answers
 def release(
-    ctx: click.Context, subject: tuple[str, ...], task: str | None, host: str | None,
-    reason: str | None, dry_run: bool, queued: bool, yes: bool, as_json: bool,
-) -> None:  # fmt: skip
+    server: LockServer, subject: tuple[str, ...], task: str | None, host: str | None,
+    reason: str | None, dry_run: bool, queued: bool,
+) -> Answer:  # fmt: skip
     """Release a lock by force, or all locks of a task, of a host, or whose keys match a PATTERN.
 
     A run that loses its lock continues, and learns of it at its next renewal; until it ends, another
     run may start beside it. Only the holder shown here loses the lock, not one that has acquired it since.
 
-    Name the lock as for show. A TASK_ID stands for all locks that it holds. With --queued, a TASK
+    Name the lock as for explain. A TASK_ID stands for all locks that it holds. With --queued, a TASK
     without arguments stands for all its queued claims, also under a former name; use that after a
     purge. A PATTERN (* ? [abc]) stands for the keys that it matches, if no key of that name is held.
     --task releases what calls of a task hold, also if no code has that name any more. --host releases the
@@ -251,7 +176,6 @@ def release(
     Exit status: 0 released (--dry-run: there is something to release); 1 nothing was released;
     2 on error.
     """
-    server = LockServer.of(ctx)
     if reason is None and not dry_run:
         raise click.UsageError("Missing option '--reason': it is logged")
     nothing, seen = _named(server, subject, task, host, queued=queued)
@@ -262,7 +186,7 @@ def release(
     chosen = [holder for holder in seen if holder not in kept]
     released = []
     if reason is not None and not dry_run:
-        if chosen and not (yes or as_json):
+        if chosen:
             question = "Release it?" if len(chosen) == 1 else f"Release these {len(chosen)}?"
             ask(question, _summary(chosen), NOTHING)
         for holder in chosen:
@@ -271,20 +195,17 @@ def release(
                 released.append(holder)
             elif answer.held_by is not None:
                 kept.append(Holder.of(answer.held_by))
-    if as_json:
-        would = {"would_release": chosen} if dry_run else {}
-        output.write_json({"server": server.store.server, **would, "released": released, "kept": kept})
-    else:
-        told = _summary(chosen) if dry_run and chosen else []
-        told += [f"released {each.key}: taken from {output.in_brief(each)}" for each in released]
-        told += [f"kept {each.key}: held by {output.in_brief(each)}" for each in kept]
-        if len(released) + len(kept) > NAMED:
-            told.append(f"released {len(released)}, kept {len(kept)}")
-        if queued and any(holder.state == ACCEPTED for holder in kept):
-            told.append("a period is no claim: to end it, release it without --queued")
-        for line in [*told, *([] if seen else [nothing]), *([] if released else [NOTHING])]:
-            output.say(line)
-    ctx.exit(0 if released or (dry_run and chosen) else 1)
+    lines = _summary(chosen) if dry_run and chosen else []
+    lines += [f"released {each.key}: taken from {output.in_brief(each)}" for each in released]
+    lines += [f"kept {each.key}: held by {output.in_brief(each)}" for each in kept]
+    if len(released) + len(kept) > NAMED:
+        lines.append(f"released {len(released)}, kept {len(kept)}")
+    if queued and any(holder.state == ACCEPTED for holder in kept):
+        lines.append("a period is no claim: to end it, release it without --queued")
+    lines += [*([] if seen else [nothing]), *([] if released else [NOTHING])]
+    would = {"would_release": chosen} if dry_run else {}
+    status = 0 if released or (dry_run and chosen) else 1
+    return Answer({**would, "released": released, "kept": kept}, lines, status)
 
 
 def _named(
@@ -320,4 +241,4 @@ def _summary(chosen: Sequence[Holder]) -> list[str]:
     return about
 
 
-COMMANDS: Mapping[str, click.Command] = {"list": list_locks, "release": release, "show": show}
+COMMANDS: Mapping[str, click.Command] = {"list": list_locks, "release": release}
