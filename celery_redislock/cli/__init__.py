@@ -16,16 +16,10 @@ from celery_redislock.scheduling import plug
 
 #: The commands, each with the module it is in.
 _MODULES = {
-    **dict.fromkeys(("release", "show"), "commands"),
-    "list": "listing",
-    "doctor": "doctor",
-    "explain": "explain",
-    "exporter": "exporter",
-    "history": "history",
-    "limit": "limit",
-    "stats": "stats",
-    "waiting": "line",
-    **dict.fromkeys(("beat", "pause", "resume", "run-now"), "schedule"),
+    **dict.fromkeys(("list", "release"), "locks"),
+    **dict.fromkeys(("limit", "waiting"), "line"),
+    **dict.fromkeys(("exporter", "stats"), "figures"),
+    **{name: name for name in ("doctor", "explain", "history", "schedule")},
 }
 
 
@@ -63,13 +57,12 @@ def redislock() -> None:
     \b
     celery -A proj redislock explain proj.sync_account 42
     celery -A proj redislock list
-    celery -A proj redislock show proj.sync_account 42
     celery -A proj redislock waiting account:42
     celery -A proj redislock limit account:42 5 --for 30d
     celery -A proj redislock release proj.sync_account 42 --reason "host died"
     celery -A proj redislock history account:42
-    celery -A proj redislock beat
-    celery -A proj redislock pause nightly-report --for 2h
+    celery -A proj redislock schedule
+    celery -A proj redislock schedule pause nightly-report --for 2h
     """  # noqa: D301  click wants the character itself, as the mark of a text not to be wrapped
 
 

@@ -10,13 +10,15 @@ import click
 from celery_redislock.cli import output
 from celery_redislock.cli.schedule import Schedule, told_of_pause, told_of_skip
 from celery_redislock.cli.subject import (
+    Answer,
     LockServer,
     Place,
     Trouble,
+    answers,
     arguments,
-    as_json_option,
     handle_of,
     nobody,
+    unknown_task,
 )
 from celery_redislock.declaring.declaration import declaration_of, is_unique
 from celery_redislock.declaring.kinds import hint
@@ -26,7 +28,7 @@ from celery_redislock.locks.force import told_of_force
 from celery_redislock.locks.lease import new_token
 from celery_redislock.publishing.handle import Holder, LockHandle
 from celery_redislock.publishing.message import Message
-from celery_redislock.store.store import QUEUED, Refused
+from celery_redislock.store.store import QUEUED, Limit, Refused
 
 #: Holders and skipped calls that are shown; locks that have refused calls and are looked at, a request each.
 SHOWN = 5
@@ -76,80 +78,91 @@ class Subject(NamedTuple):
 
 @click.command()
 @click.argument("words", metavar="TASK [ARGUMENT]... | TASK_ID | KEY", nargs=-1, required=True)
-@as_json_option
-@click.pass_context
-def explain(ctx: click.Context, words: tuple[str, ...], as_json: bool) -> None:
+@click.option("--quick", is_flag=True, help="Ask the lock server only: who holds it, and who waits.")
+@answers
+def explain(server: LockServer, words: tuple[str, ...], quick: bool) -> Answer:
     """Tell why a task does not run: its key, who holds the key, where the message is, who else was refused.
 
-    Write a TASK's arguments as for show; without arguments, or by a former name, it means all calls. A
-    TASK_ID may be queued, received by a worker, waiting in line, running, over, or the last one that a key
-    has refused within an hour. The command asks the app's workers, which takes a second or two, looks into
-    its queues on Redis, and reads its schedule. It changes nothing.
+    Write each argument of a TASK as JSON (a word that is no JSON is a string); NAME=JSON is a keyword
+    argument. They are bound as by delay(). Put -- in front of an argument that begins with a dash. Without
+    arguments, or by a former name, a TASK means all its calls. Without an app you can name only keys and
+    task ids. A TASK_ID may be queued, received by a worker, waiting in line, running, over, or the last one
+    that a key has refused within an hour.
 
-    Exit status: 0 something is known; 1 nothing is known; 2 on error.
+    The command asks the app's workers, which takes a second or two, looks into its queues on Redis, and reads
+    its schedule. It changes nothing. With --quick it does none of this, and is for scripts.
+
+    Exit status: 0 something is known (with --quick: somebody holds it, or waits); 1 nothing is; 2 on error.
     """
-    server = LockServer.of(ctx)
     subject = _subject(server, words)
-    subject, message = _with_message(server, subject)
-    histories = {key: server.store.happened(key) for key in subject.keys or _refusing(server)}
+    subject, message = _with_message(server, subject, quick=quick)
+    looked_at = subject.keys or ([] if quick else _refusing(server))
+    histories = {key: server.store.happened(key) for key in looked_at}
     refused = [each for history in histories.values() for each in history.refused if subject.is_its(each)]
     forced = {key: histories[key].forced for key in subject.keys if histories[key].forced}
+    limits = {key: limit for key in subject.keys if (limit := server.store.limit(key)) is not None}
     firsts = [place for key in subject.keys for place in server.places(key, last=0)]
     lengths = {place.waiter.key: place.length for place in firsts if place.length}
     unserved = server.unserved(firsts)
-    is_served = any(one.state == QUEUED or (one.ttl and not one.is_late) for one in subject.holders)
-    missing: list[_Row] = [] if is_served else [("next", server.told_of_next(key)) for key in [*lengths][:1]]
-    missing += _elsewhere(server, subject)
-    now = "" if subject.handle is None else _now(server, subject, sum(lengths.values()))
-    entries = _entries(ctx, server, subject)
-    facts = [subject.holders, subject.places, refused, forced, entries, subject.handle, missing, lengths]
-    is_known = any(facts)
+    is_known = any([subject.holders, subject.places, lengths])
+    missing: list[_Row] = []
+    now = ""
+    entries = []
+    if not quick:
+        is_served = any(one.state == QUEUED or (one.ttl and not one.is_late) for one in subject.holders)
+        missing = [] if is_served else [("next", server.told_of_next(key)) for key in [*lengths][:1]]
+        missing += _elsewhere(server, subject)
+        now = "" if subject.handle is None else _now(server, subject, sum(lengths.values()))
+        entries = _entries(server, subject)
+        is_known = is_known or any([refused, forced, limits, entries, subject.handle, missing])
     is_lost = message.get("state") == "unknown"
     has_hold = any(holder.owner == subject.task_id for holder in subject.holders)
-    if is_lost and not is_known:
-        message = {**message, "told": nobody(server, subject.name, words)}
+    if (is_lost or quick) and not is_known:
+        message = {**message, "told": nobody(server, _called(subject), words)}
     elif is_lost and subject.name == subject.task_id and not has_hold:
         message = {"state": "skipped", "told": "skipped, and so not published"} if refused else {}
-    if as_json:
-        document = {
-            "server": server.store.server,
-            "subject": subject.name,
-            "keys": subject.shown_keys,
-            "locks": subject.holders,
-            "waits": [place.document() for place in subject.places],
-            "in_line": lengths,
-            "handed_on": [place.document() for place in firsts if not place.rank],
-            "next": dict(missing).get("next"),
-            "elsewhere": dict(missing).get("elsewhere"),
-            "unserved": unserved,
-            "message": message or None,
-            "now": now or None,
-            "refused": [*map(_document, refused)],
-            "forced": forced,
-            "schedule": entries,
-        }
-        output.write_json(document)
-    else:
-        rows = [
-            *(
-                ("call", f"{place.waiter.task or '-'}[{place.waiter.owner}] waits{_facts_of(place.waiter)}")
-                for place in subject.places[:1]
-                if place.rank
-            ),
-            *_rows_of_locks(server, subject, lengths),
-            *missing,
-            *(("handed on", _told_of_sends(place)) for place in firsts[:SHOWN] if not place.rank),
-            *(("broker", server.told_of_unserved(*each)) for each in unserved.items()),
-            *([("message", message["told"])] if message else []),
-            *([("now", now)] if now else []),
-            *((_label(each), _told(each)) for each in refused[:SHOWN]),
-            *(("force", f"{key} was {told_of_force(facts)}") for key, facts in forced.items()),
-            *(("schedule", _told_of_entry(entry)) for entry in entries),
-            *_remedies(server, subject),
-        ]
-        for label, text in rows:
-            output.say(f"{label:<13}{text}")
-    ctx.exit(0 if is_known or message.get("state", "unknown") != "unknown" else 1)
+    document = {
+        "subject": subject.name,
+        "keys": subject.shown_keys,
+        "locks": subject.holders,
+        "release_command": server.freeing_command(subject.holders[0]) if subject.holders else None,
+        "limits": {key: output.limit_as_json(limit) for key, limit in limits.items()},
+        "waits": [place.document() for place in subject.places],
+        "in_line": lengths,
+        "handed_on": [place.document() for place in firsts if not place.rank],
+        "next": dict(missing).get("next"),
+        "elsewhere": dict(missing).get("elsewhere"),
+        "unserved": unserved,
+        "message": message or None,
+        "now": now or None,
+        "refused": [*map(_document, refused)],
+        "forced": forced,
+        "schedule": entries,
+    }
+    rows = [
+        *(
+            ("call", f"{place.waiter.task or '-'}[{place.waiter.owner}] waits{_facts_of(place.waiter)}")
+            for place in subject.places[:1]
+            if place.rank
+        ),
+        *_rows_of_locks(server, subject, lengths, limits),
+        *missing,
+        *(("handed on", _told_of_sends(place)) for place in firsts[:SHOWN] if not place.rank),
+        *(("broker", server.told_of_unserved(*each)) for each in unserved.items()),
+        *([("message", message["told"])] if message else []),
+        *([("now", now)] if now else []),
+        *((_label(each), _told(each)) for each in refused[:SHOWN]),
+        *(("force", f"{key} was {told_of_force(facts)}") for key, facts in forced.items()),
+        *(("schedule", _told_of_entry(entry)) for entry in entries),
+        *_remedies(server, subject),
+    ]
+    is_known = is_known or message.get("state", "unknown") != "unknown"
+    return Answer(document, [f"{label:<13}{text}" for label, text in rows], 0 if is_known else 1)
+
+
+def _called(subject: Subject) -> str:
+    """Return the key of a call whose arguments are known, or else what the words say."""
+    return subject.handle.key if subject.handle is not None else subject.name
 
 
 def _subject(server: LockServer, words: tuple[str, ...]) -> Subject:
@@ -160,12 +173,15 @@ def _subject(server: LockServer, words: tuple[str, ...]) -> Subject:
         raise Trouble(f"{name} takes no lock: its base is not SingletonTask, so none keeps it from running")
     if task is not None:
         return _of_task(server, name, task, given)
-    if not name.strip() or (given and (server.app is None or not any(server.holders(task=name)))):
+    if not name.strip():
         raise Trouble(f"{shlex.join(words)!r} names no task of the app, no task id and no key")
-    keys = _keys_of(name)
+    if given and (server.app is None or not any(server.holders(task=name))):
+        raise unknown_task(server, name, given)
+    # A lock may be called as several resources are.
+    keys = (name,) if " " in name and server.store.holders(name) else _keys_of(name)
     holders = _holders_of(server, keys)
     histories = [*map(server.store.happened, keys)]
-    is_key = any(one.refused or one.forced for one in histories)
+    is_key = any(one.refused or one.forced for one in histories) or any(map(server.store.limit, keys))
     if holders or is_key or any(server.store.waiting(key, last=0)[0] for key in keys):
         return Subject(name, holders, [], keys, _only(holders))
     # One look at all locks, of which there may be many.
@@ -220,15 +236,18 @@ def _refusing(server: LockServer) -> list[str]:
     return server.store.refused(limit=100 * SEARCHED)[: -SEARCHED - 1 : -1]
 
 
-def _with_message(server: LockServer, subject: Subject) -> tuple[Subject, dict[str, Any]]:
-    """Look for the message of the task id; learn from its header what the locks did not tell."""
+def _with_message(server: LockServer, subject: Subject, *, quick: bool) -> tuple[Subject, dict[str, Any]]:
+    """Look for the message of the task id; learn from its header what the locks did not tell.
+
+    ``quick``: only in the lines.
+    """
     from celery_redislock.receiving.whereabouts import find_message  # noqa: PLC0415  imports a worker's parts
 
     task_id = subject.task_id
     if subject.places and subject.places[0].rank:  # else it was handed its lock, and is on its way
         rank, length, waiter, *_ = subject.places[0]
         return subject, {"state": "waits", "told": f"in the line of {waiter.key}, number {rank} of {length}"}
-    if server.app is None or task_id is None:
+    if quick or server.app is None or task_id is None:
         return subject, {}
     runs = any(holder.owner == task_id and holder.state == "running" for holder in subject.holders)
     found = find_message(server.app, settings_of(server.app), task_id, runs=runs)
@@ -258,7 +277,9 @@ def _elsewhere(server: LockServer, subject: Subject) -> list[_Row]:
     return [("elsewhere", gone)] if token else []
 
 
-def _rows_of_locks(server: LockServer, subject: Subject, lengths: Mapping[str, int]) -> Iterator[_Row]:
+def _rows_of_locks(
+    server: LockServer, subject: Subject, lengths: Mapping[str, int], limits: Mapping[str, Limit]
+) -> Iterator[_Row]:
     if subject.is_former:
         remedy = hint(subject.name, server.tasks(), "no worker of this app runs its messages")
         yield "task", f"{subject.name} is no task of this app: renamed, or removed; {remedy}"
@@ -278,8 +299,8 @@ def _rows_of_locks(server: LockServer, subject: Subject, lengths: Mapping[str, i
     for key in subject.keys:
         if key in lengths:
             yield "in line", f"{lengths[key]} wait for {key}; {server.command} waiting {key}"
-        if (limit := server.store.limit(key)) is not None:
-            yield "limit", output.of_limit(limit)
+        if key in limits:
+            yield "limit", output.of_limit(limits[key])
 
 
 def _facts_of(holder: Holder) -> str:
@@ -351,13 +372,13 @@ def _document(each: Refused) -> dict[str, Any]:
     }
 
 
-def _entries(ctx: click.Context, server: LockServer, subject: Subject) -> list[dict[str, Any]]:
+def _entries(server: LockServer, subject: Subject) -> list[dict[str, Any]]:
     """Return the entries of the schedule for this task, where one can be read."""
     if server.app is None:
         return []
     names = {subject.name, *(holder.task for holder in subject.holders)}
     with suppress(Trouble):
-        return [row for row in Schedule(ctx, None).rows() if not names.isdisjoint({row["task"], row["name"]})]
+        return [row for row in Schedule(server).rows() if not names.isdisjoint({row["task"], row["name"]})]
     return []
 
 

@@ -7,20 +7,19 @@ from typing import Any
 import click
 
 from celery_redislock.cli import output
-from celery_redislock.cli.subject import LockServer, as_json_option, find
+from celery_redislock.cli.subject import Answer, LockServer, answers, find
 
 
 @click.command()
 @click.argument("subject", metavar="[KEY | TASK [ARGUMENT]... | PATTERN]", nargs=-1)
-@as_json_option
-@click.pass_context
-def history(ctx: click.Context, subject: tuple[str, ...], as_json: bool) -> None:
+@answers
+def history(server: LockServer, subject: tuple[str, ...]) -> Answer:
     """Show what operators did, who, when and why; of a lock, or of all. The last act comes last.
 
     An act is a release by force, a limit that was set or removed, a place in line that was moved or dropped,
-    a line that was drained, and run-now, pause and resume of an entry of the schedule, whose name is its KEY.
+    a line that was drained, and run, pause and resume of an entry of the schedule, whose name is its KEY.
 
-    Write a TASK's arguments as for show. A PATTERN (* ? [abc]) stands for the keys that it matches, if
+    Write a TASK's arguments as for explain. A PATTERN (* ? [abc]) stands for the keys that it matches, if
     nothing was done to a key of that name.
 
     The lock server keeps the last 1,000 acts, for thirty days. For a user of it who may only read, name the
@@ -28,17 +27,13 @@ def history(ctx: click.Context, subject: tuple[str, ...], as_json: bool) -> None
 
     Exit status: 0 (even if there are none); 2 on error.
     """
-    server = LockServer.of(ctx)
     name, *given = subject or ("*",)
     key = find(server, subject)[0] if given or (subject and name in server.tasks()) else name
     acts = server.store.acts()
     acts = [act for act in acts if key in _names(act)] or [act for act in acts if like(_names(act), key)]
-    if as_json:
-        output.write_json({"server": server.store.server, "acts": acts})
-    elif acts:
-        click.echo(output.table([["WHEN", "WHO", "ACT", "KEY", "OUTCOME", "REASON"], *map(_cells, acts)]))
-    else:
-        output.say(f"no operator did anything{f' to {key}' if subject else ''} on {server.store.server}")
+    nobody = f"no operator did anything{f' to {key}' if subject else ''} on {server.store.server}"
+    head = ["WHEN", "WHO", "ACT", "KEY", "OUTCOME", "REASON"]
+    return Answer({"acts": acts}, output.table([head, *map(_cells, acts)]) if acts else [nobody])
 
 
 def _names(act: Mapping[str, Any]) -> set[str]:

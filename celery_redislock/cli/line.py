@@ -1,23 +1,48 @@
-"""The command about lines, ``waiting``: who waits for a lock, and an operator's hand in it."""
+"""The commands about lines: ``waiting``, who waits for a lock; ``limit``, how many may hold it."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import groupby
+from types import SimpleNamespace
 from typing import Any
 
 import click
 
 from celery_redislock.cli import output
-from celery_redislock.cli.subject import LockServer, Place, Trouble, as_json_option, ask, find, table_of
+from celery_redislock.cli.subject import (
+    Answer,
+    LockServer,
+    Place,
+    Trouble,
+    answers,
+    ask,
+    find,
+    for_option,
+    handle_of,
+    table_of,
+)
+from celery_redislock.declaring.declaration import declaration_of, is_unique
 from celery_redislock.declaring.kinds import hint
+from celery_redislock.declaring.options import LockOptions
+from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.acts import note_act
+from celery_redislock.locks.limits import A_YEAR
 from celery_redislock.log import logger
 from celery_redislock.publishing import promote
+from celery_redislock.publishing.handle import LockHandle
 from celery_redislock.receiving.drop import drop as drop_message
 from celery_redislock.store.home import is_served
-from celery_redislock.store.store import Promotion
+from celery_redislock.store.store import MOST_HOLDERS, Promotion
 
 #: Entries that one request sends to their queues.
 AT_ONCE = 100
+
+#: Said where a number was set, and the task of the key is not known.
+_DOUBT = (
+    "nothing shows that a task with this key has a lock_limit above 1, or a callable; without one the number "
+    "has no effect"
+)
 
 #: What is said after an act, and where it puts the one that waits.
 _ACTS = {
@@ -39,15 +64,14 @@ _ACTS = {
 @click.option("--home", "is_home", is_flag=True, help="With --drain: also those of a broker without workers.")
 @click.option("--dry-run", is_flag=True, help="With --drain: show what it would send.")
 @click.option("--yes", is_flag=True, help="Do not ask before; for scripts. With --json nobody is asked.")
-@as_json_option
-@click.pass_context
+@answers
 def waiting(
-    ctx: click.Context, /, subject: tuple[str, ...], reason: str | None, drain: bool, task: str | None,
-    of_all: bool, is_home: bool, dry_run: bool, yes: bool, as_json: bool, **acts: str | None,
-) -> None:  # fmt: skip
+    server: LockServer, /, subject: tuple[str, ...], reason: str | None, drain: bool, task: str | None,
+    of_all: bool, is_home: bool, dry_run: bool, **acts: str | None,
+) -> Answer:  # fmt: skip
     """Show who waits in line for a lock, in order; without a lock, all lines, their lengths and heads.
 
-    Name the lock as for show. A PATTERN (* ? [abc]) stands for the keys that it matches, if nobody waits
+    Name the lock as for explain. A PATTERN (* ? [abc]) stands for the keys that it matches, if nobody waits
     for a key of that name. An ID is a task id; if that id waits twice, the TOKEN that --json shows.
 
     --first and --last move it to the very front or end of the line, past those of another priority.
@@ -60,7 +84,6 @@ def waiting(
 
     Exit status: 0 something waits, or was moved, dropped or sent; 1 nothing; 2 on error.
     """
-    server = LockServer.of(ctx)
     wanted = [(act, word) for act, word in acts.items() if word is not None]
     if drain and (wanted or bool(subject) + of_all + (task is not None) != 1):
         raise Trouble("--drain takes one of a lock, --task NAME and --all, and nothing else")
@@ -90,35 +113,21 @@ def waiting(
     if wanted:
         act, word = wanted[0]
         found = [each for each in places if word in {each.waiter.token, each.waiter.owner}]
-        status = _change(server, key, act, word, found, reason, yes=yes, as_json=as_json)
-    elif drain and not dry_run:
+        return _change(server, key, act, word, found, reason)
+    if drain and not dry_run:
         what = f"the line of {key}" if key else "all lines" if task is None else f"all lines, of {task}"
         what = f"the lines like {key}" if like else what
-        status = _drain(server, what, places, reason, is_home=is_home, yes=yes, as_json=as_json)
-    else:
-        _show(server, key, places, as_json=as_json)
-        status = 0 if places else 1
-    ctx.exit(status)
-
-
-def _show(server: LockServer, key: str, places: list[Place], *, as_json: bool) -> None:
+        return _drain(server, what, places, reason, is_home=is_home)
     unserved = server.unserved(places)
-    if as_json:
-        document = {"waiting": [place.document() for place in places], "unserved": unserved}
-        output.write_json({"server": server.store.server, "key": key or None, **document})
-    elif places:
-        click.echo(table_of(places))
-    else:
-        output.say(f"nobody waits{key and f' for {key}'} on {server.store.server}")
     for name, home in unserved.items():
         output.warn(server.told_of_unserved(name, home))
+    document = {"key": key or None, "waiting": [place.document() for place in places], "unserved": unserved}
+    nobody = f"nobody waits{key and f' for {key}'} on {server.store.server}"
+    return Answer(document, table_of(places) if places else [nobody], 0 if places else 1)
 
 
-def _change(
-    server: LockServer, key: str, act: str, word: str, found: list[Place], reason: str,
-    *, yes: bool, as_json: bool,
-) -> int:  # fmt: skip
-    """Move or drop the one that was found, or say why not; return the exit status."""
+def _change(server: LockServer, key: str, act: str, word: str, found: list[Place], reason: str) -> Answer:
+    """Move or drop the one that was found, or say why not."""
     if len(found) > 1:
         tokens = ", ".join(each.waiter.token for each in found)
         raise Trouble(f"{word} waits {len(found)} times for {key}; give one of the tokens {tokens}")
@@ -130,19 +139,14 @@ def _change(
         waiter = place.waiter
         task = _task_to_drop(server, place) if act == "drop" else None
         what = f"{waiter.owner} ({waiter.task or '-'}) {where} the line of {waiter.key}"
-        if not (yes or as_json):
-            ask(f"{'Drop' if task else 'Move'} {what}?")
+        ask(f"{'Drop' if task else 'Move'} {what}?")
         told = f"{word} has left the line of {key} meanwhile: its turn has come, or it was dropped"
         if drop_message(task, store, waiter, reason) if task else store.move(waiter.key, waiter.token, act):
             logger.warning("%s %s by hand: %r", done, what, reason)
             note_act(store, act, waiter.key, f"{done} {what}", reason)
             changed = waiter
             told = f"{done} {what}"
-    if as_json:
-        output.write_json({"server": store.server, "key": key, done: changed})
-    else:
-        output.say(told)
-    return 0 if changed else 1
+    return Answer({"key": key, done: changed}, [told], 0 if changed else 1)
 
 
 def _task_to_drop(server: LockServer, place: Place) -> Any:
@@ -158,11 +162,8 @@ def _task_to_drop(server: LockServer, place: Place) -> Any:
     return server.tasks()[name]
 
 
-def _drain(
-    server: LockServer, what: str, places: list[Place], reason: str,
-    *, is_home: bool, yes: bool, as_json: bool,
-) -> int:  # fmt: skip
-    """Send to its queues what waits at these places; return the exit status.
+def _drain(server: LockServer, what: str, places: list[Place], reason: str, *, is_home: bool) -> Answer:
+    """Send to its queues what waits at these places.
 
     ``is_home``: what belongs to a broker without workers goes to the queues of the app's.
     """
@@ -180,7 +181,7 @@ def _drain(
     if is_home and unserved:
         what += f", and those of {', '.join(unserved)} to the queues of {own[0] or store.server}"
         store.home = "\n".join([*own, *unserved])
-    if places and not (yes or as_json):
+    if places:
         ask(f"Send {len(places)} waiting messages in {what} to their queues?")
     moved = 0
     for name, line in groupby(places, key=lambda place: place.waiter.key):
@@ -198,18 +199,98 @@ def _drain(
             "without an app nobody can publish what belongs to another broker than the lock server: "
             "celery -A proj redislock waiting --drain …"
         )
-    if as_json:
-        output.write_json({"server": store.server, "drained": moved, "left": len(places) - moved})
-    else:
-        output.say(f"{moved} waiting messages are back in their queues")
-        if moved < len(places):
-            output.say(f"{len(places) - moved} are not: they wait still, or had left before")
-            for home in sorted(others):
-                remedy = "add --home to send them to this one"
-                if home not in unserved:
-                    remedy = "a worker of that was seen within the last minute; if it is gone, wait a minute"
-                output.say(f"some belong to the broker {home}: {remedy}")
-    return 0 if moved else 1
+    lines = [f"{moved} waiting messages are back in their queues"]
+    if moved < len(places):
+        lines.append(f"{len(places) - moved} are not: they wait still, or had left before")
+        for home in sorted(others):
+            remedy = "add --home to send them to this one"
+            if home not in unserved:
+                remedy = "a worker of that was seen within the last minute; if it is gone, wait a minute"
+            lines.append(f"some belong to the broker {home}: {remedy}")
+    return Answer({"drained": moved, "left": len(places) - moved}, lines, 0 if moved else 1)
 
 
-COMMANDS: Mapping[str, click.Command] = {"waiting": waiting}
+@click.command()
+@click.argument("words", metavar="KEY | TASK [ARGUMENT]... [N]", nargs=-1, required=True)
+@for_option
+@click.option("--reset", is_flag=True, help="Remove what was set: the task's own limit applies again.")
+@answers
+def limit(server: LockServer, words: tuple[str, ...], seconds: float | None, reset: bool) -> Answer:
+    """Let N hold a lock at once, instead of the number that its task says.
+
+    The limit applies immediately, in all processes, for the TIME given, else for a year. A higher limit lets
+    waiting messages start. A lower limit ends no run: no other one starts until fewer hold the lock. A task
+    with lock_limit=1, or without it, asks for no limit, and its locks have none.
+
+    Name the lock as for explain. A KEY without N shows what is set.
+
+    Exit status: 0 set, removed or shown; 1 nothing is set, or was set; 2 on error.
+    """
+    is_look = not reset and len(words) == 1
+    if server.app is not None and not is_look:
+        from celery_redislock.receiving.proof import learn  # noqa: PLC0415  imports a worker's parts
+
+        learn(server.app, server.store)
+    *subject, number = words if not (reset or is_look) else (*words, "")
+    if not (reset or is_look or re.fullmatch("[0-9]{1,9}", number)):
+        raise Trouble(f"{number!r} is no whole number from 1 to {MOST_HOLDERS}: give N last, or --reset")
+    if seconds is not None and (reset or is_look):
+        raise Trouble("--for is how long an N counts: give N, without --reset")
+    try:
+        handle, beginnings = _handle(server, subject)
+    except Trouble as error:
+        if reset and words[-1].isdecimal():
+            raise Trouble(f"{error.message}; --reset takes no N") from None
+        raise
+    value = int(number) if number else None
+    is_sure = not value or handle.key.startswith(beginnings) or _has_limit(server, handle.key)
+    warning = None if is_sure else _DOUBT
+    was = handle.limit() if reset else None
+    found = handle.limit(value, for_=seconds or A_YEAR, reset=reset)
+    if warning:
+        output.warn(warning)
+    told = f"the limit of {handle.key} is the one that its task says"
+    if found is not None:
+        told = f"the limit of {handle.key} is {output.of_limit(found)}"
+    elif reset and was is None:
+        told = f"nothing was set for {handle.key}: its limit is the one that its task says"
+    document = {"key": handle.key, "set": output.limit_as_json(found), "warning": warning}
+    return Answer(document, [told], 1 if found is None and was is None else 0)
+
+
+def _has_limit(server: LockServer, key: str) -> bool:
+    """Whether one that holds this key says so."""
+    return any("limit" in hold.facts for hold in server.store.holders(key))
+
+
+def _handle(server: LockServer, subject: list[str]) -> tuple[LockHandle, tuple[str, ...]]:
+    """Return the handle, and how the keys begin of those tasks that have a limit."""
+    name, *given = subject
+    task = server.tasks().get(name)
+    if task is not None:
+        return handle_of(task, given), ("",)
+    if given:
+        raise Trouble(f"{name!r} is not a task known here, and a key takes no arguments")
+    # Whose key it is cannot be told: a key of a task by its name, or of one that has a limit.
+    unique = {each.name: each for each in server.tasks().values() if is_unique(each)}
+    owner = unique.get(name.partition(":v1:")[0])
+    options = [*_options([owner] if owner else unique.values())]
+    has_limit = server.app is None or bool(options)
+    # Where no task says so, a scope may have two locks.
+    has_two = server.app is None or any(each.scope and each.scope.claims_beside for each in options)
+    queued = f"queued:{name}" if has_two else None
+    beginnings = [key.partition("{")[0] for each in options if isinstance(key := each.lock_key, str)]
+    task = owner or SimpleNamespace(name="every unique task of this app")
+    return LockHandle(task, server.store, name, queued, has_limit), ("",) if owner else tuple(beginnings)
+
+
+def _options(tasks: Iterable[object]) -> Iterator[LockOptions]:
+    """Yield the options of those tasks that have a limit."""
+    for task in tasks:
+        with suppress(LockOptionError):
+            options = declaration_of(task).options
+            if options.lock_limit != 1:
+                yield options
+
+
+COMMANDS: Mapping[str, click.Command] = {"limit": limit, "waiting": waiting}

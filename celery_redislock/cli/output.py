@@ -90,12 +90,12 @@ def moment(when: float) -> str:
     return f"{text} ({duration(age)} ago)" if age >= 0 else f"{text} (in {duration(-age)})"
 
 
-def table(rows: Iterable[Iterable[object]]) -> str:
-    """Align the columns; ``-`` for an empty cell."""
+def table(rows: Iterable[Iterable[object]]) -> list[str]:
+    """Return lines of aligned columns; ``-`` for an empty cell."""
     cells = [[printable(cell or "-") for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ("  ".join(map(str.ljust, row, widths)) for row in cells)
-    return "\n".join(line.rstrip() for line in lines)
+    return [line.rstrip() for line in lines]
 
 
 def duration(seconds: float | None) -> str:

@@ -1,4 +1,4 @@
-"""The commands about the schedule: ``beat``, ``run-now``, ``pause`` and ``resume``."""
+"""The commands about the schedule: ``schedule``, and of an entry ``pause``, ``resume`` and ``run``."""
 
 import time
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ import click
 from celery.beat import Service
 
 from celery_redislock.cli import output
-from celery_redislock.cli.subject import LockServer, Trouble, as_json_option, for_option
+from celery_redislock.cli.subject import Answer, LockServer, Trouble, answers, for_option
 from celery_redislock.declaring.kinds import hint
 from celery_redislock.declaring.server import settings_of
 from celery_redislock.declaring.unknown import OF_ENTRIES
@@ -21,10 +21,17 @@ from celery_redislock.scheduling.entries import entries_of, is_shared
 from celery_redislock.scheduling.state import NOTHING, Pause, State, States
 
 _entry = click.argument("name", metavar="ENTRY")
-_scheduler = click.option(
-    "-S", "--scheduler", metavar="CLASS", help="As for celery beat; by default the app's beat_scheduler."
-)
 
+
+def _given_scheduler(ctx: click.Context, _param: object, value: str | None) -> str | None:
+    """Return the scheduler that was named, before the command's name or behind it."""
+    return value or (ctx.parent.params.get("scheduler") if ctx.parent else None)
+
+
+_scheduler = click.option(
+    "-S", "--scheduler", metavar="CLASS", callback=_given_scheduler,
+    help="As for celery beat; by default the app's beat_scheduler.",
+)  # fmt: skip
 
 #: Seconds after which an entry that is due and was not sent is told, and what is told.
 OVERDUE = 10.0
@@ -34,13 +41,12 @@ NO_BEAT = "overdue: is there a beat, and does it answer?"
 class Schedule:
     """The entries of an app's schedule by name, and what its beats share about them (``states``)."""
 
-    def __init__(self, ctx: click.Context, scheduler: str | None) -> None:
+    def __init__(self, server: LockServer, scheduler: str | None = None) -> None:
         """Find the entries, a database's where the scheduler has one; connects to no lock server yet.
 
         Raises:
             Trouble: there is no app, or its schedule cannot be read or is not shared.
         """
-        server = LockServer.of(ctx)
         app = server.app
         self.store = store = server.store
         if app is None or not store.is_shared:
@@ -66,13 +72,10 @@ class Schedule:
         """Whether beats share an entry's ticks, by the settings and tasks of this program."""
         return self.patterns is not None and is_shared(self._app, entry, self.patterns)
 
-    def find(self, ctx: click.Context, name: str, *, by_state: bool = True) -> Any:
-        """Return an entry; ``None`` *by_state* for one that only a beat has; for none exit with status 1."""
-        if name not in self.entries and not (by_state and self.has_state(name)):
-            remedy = hint(name, self.entries, "beat shows those there are")
-            output.say(f"the schedule has no entry {name!r}; {remedy}")
-            ctx.exit(1)
-        return self.entries.get(name)
+    def unknown(self, name: str) -> Answer:
+        """Say that there is no such entry."""
+        remedy = hint(name, self.entries, "schedule shows those there are")
+        return Answer({"entry": None}, [f"the schedule has no entry {name!r}; {remedy}"], 1)
 
     def has_state(self, name: str) -> bool:
         """Whether a beat has shared an entry of this name."""
@@ -158,12 +161,11 @@ def told_of_skip(skip: Mapping[str, Any]) -> str:
     return f"last tick skipped {ago} ago: held by {skip['task_id']} ({state}{held}){in_a_row}"
 
 
-@click.command()
+@click.group("schedule", invoke_without_command=True)
 @_scheduler
-@as_json_option
-@click.pass_context
-def beat(ctx: click.Context, scheduler: str | None, as_json: bool) -> None:
-    """List the entries of the schedule, and what the beats have made of them.
+@answers
+def listed(server: LockServer, scheduler: str | None) -> Answer:
+    """List the entries of the schedule, and what the beats have made of them; pause, resume or run one.
 
     The state is "shared" (one of any number of beats sends each tick), "not shared: each beat sends it"
     (its task is not unique, and redislock_beat does not name it), "sending since …" (for more than ten
@@ -175,22 +177,17 @@ def beat(ctx: click.Context, scheduler: str | None, as_json: bool) -> None:
 
     Exit status: 0 (even if there are none); 2 on error.
     """
-    schedule = Schedule(ctx, scheduler)
-    rows = schedule.rows()
-    if as_json:
-        output.write_json({"server": schedule.states.server, "entries": rows})
-    elif rows:
-        head = ["NAME", "TASK", "SCHEDULE", "LAST SENT", "BEAT", "NEXT DUE", "STATE"]
-        click.echo(output.table([head, *map(_cells, rows)]))
-    else:
-        click.echo("the schedule has no entries")
+    rows = Schedule(server, scheduler).rows()
+    head = ["NAME", "TASK", "SCHEDULE", "LAST SENT", "BEAT", "NEXT DUE", "STATE"]
+    lines = output.table([head, *map(_cells, rows)]) if rows else ["the schedule has no entries"]
+    return Answer({"entries": rows}, lines)
 
 
-@click.command("run-now")
+@listed.command("run")
 @_entry
 @_scheduler
-@click.pass_context
-def run_now(ctx: click.Context, name: str, scheduler: str | None) -> None:
+@answers
+def run_now(server: LockServer, name: str, scheduler: str | None) -> Answer:
     """Publish an entry's task now, with its arguments and options.
 
     This does not change the schedule: the entry's next tick is sent when it is due, and a paused entry stays
@@ -198,11 +195,15 @@ def run_now(ctx: click.Context, name: str, scheduler: str | None) -> None:
 
     Exit status: 0 sent; 1 it is a duplicate, or there is no such entry; 2 on error.
     """
-    schedule = Schedule(ctx, scheduler)
-    entry = schedule.find(ctx, name, by_state=False)
+    schedule = Schedule(server, scheduler)
+    entry = schedule.entries.get(name)
+    if entry is None:
+        return schedule.unknown(name)
     entry.options = {key: value for key, value in entry.options.items() if key != OF_ENTRIES}
+    task_id = None
     try:
         result = schedule.scheduler.apply_async(entry, advance=False)
+        task_id = result.id
         how = ", by period" if getattr(result, "period", None) else ""
         skipped = f"duplicate of task {result.id}{how}" if getattr(result, "is_duplicate", False) else None
     except Exception as error:
@@ -212,34 +213,36 @@ def run_now(ctx: click.Context, name: str, scheduler: str | None) -> None:
                 raise cause from None
             raise Trouble(f"{name} was not sent: {type(cause).__name__}: {cause}") from error
         skipped = str(cause)
-    outcome = f"skipped: {skipped}" if skipped else f"sent: {entry.task}[{result.id}]"
-    note_act(schedule.store, "run-now", name, outcome)
-    if skipped:
-        output.say(f"skipped {name}: {skipped}")
-        ctx.exit(1)
-    output.say(f"sent {name}: {entry.task}[{result.id}]")
+    outcome = f"skipped: {skipped}" if skipped else f"sent: {entry.task}[{task_id}]"
+    note_act(schedule.store, "run", name, outcome)
+    document = {"entry": name, "task_id": task_id, "skipped": skipped}
+    line = f"skipped {name}: {skipped}" if skipped else f"sent {name}: {entry.task}[{task_id}]"
+    return Answer(document, [line], 1 if skipped else 0)
 
 
-@click.command()
+@listed.command("pause")
 @_entry
 @for_option
-@click.option("--reason", metavar="TEXT", help="Why; shown by beat, and in the log.")
+@click.option("--reason", metavar="TEXT", help="Why; shown by schedule, and in the log.")
 @_scheduler
-@click.pass_context
+@answers
 def pause(
-    ctx: click.Context, name: str, seconds: float | None, reason: str | None, scheduler: str | None
-) -> None:
+    server: LockServer, name: str, seconds: float | None, reason: str | None, scheduler: str | None
+) -> Answer:
     """Let an entry's ticks pass unsent, on all beats.
 
     For the TIME given, else until the entry is resumed, a year at most. Ticks that pass meanwhile are not
     sent later. Messages that were sent before the pause still run. A second pause replaces the first. The
-    command beat shows who paused the entry, and why.
+    command schedule shows who paused the entry, and why.
 
     Exit status: 0 paused; 1 there is no such entry; 2 on error.
     """
-    schedule = Schedule(ctx, scheduler)
-    entry = schedule.find(ctx, name)
-    if entry is not None and not schedule.shares(entry) and not schedule.has_state(name):
+    schedule = Schedule(server, scheduler)
+    entry = schedule.entries.get(name)
+    has_state = schedule.has_state(name)
+    if entry is None and not has_state:
+        return schedule.unknown(name)
+    if not (has_state or schedule.shares(entry)):
         remedy = "name it in redislock_beat, or make its task a unique one"
         if schedule.patterns is None:
             remedy = "redislock_beat is False, or locking is switched off"
@@ -250,26 +253,25 @@ def pause(
     logger.warning("paused the entry %r of the schedule by hand, %s%s", name, until, why)
     span = "until it is resumed" if seconds is None else f"for {seconds:g} s"
     note_act(schedule.store, "pause", name, span, reason)
-    output.say(f"paused {name} {until}")
+    return Answer({"entry": name, "paused": True}, [f"paused {name} {until}"])
 
 
-@click.command()
+@listed.command("resume")
 @_entry
 @_scheduler
-@click.pass_context
-def resume(ctx: click.Context, name: str, scheduler: str | None) -> None:
+@answers
+def resume(server: LockServer, name: str, scheduler: str | None) -> Answer:
     """End an entry's pause: its next tick is sent when it is due.
 
     Exit status: 0 resumed; 1 it was not paused, or there is no such entry; 2 on error.
     """
-    schedule = Schedule(ctx, scheduler)
+    schedule = Schedule(server, scheduler)
     if not schedule.states.resume(name):
-        schedule.find(ctx, name)
-        output.say(f"{name} is not paused")
-        ctx.exit(1)
+        is_known = name in schedule.entries or schedule.has_state(name)
+        return Answer({"entry": name}, [f"{name} is not paused"], 1) if is_known else schedule.unknown(name)
     logger.warning("resumed the entry %r of the schedule by hand", name)
     note_act(schedule.store, "resume", name, "resumed")
-    output.say(f"resumed {name}")
+    return Answer({"entry": name, "paused": False}, [f"resumed {name}"])
 
 
-COMMANDS: Mapping[str, click.Command] = {"beat": beat, "pause": pause, "resume": resume, "run-now": run_now}
+COMMANDS: Mapping[str, click.Command] = {"schedule": listed}

@@ -4,9 +4,10 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import wraps
 from typing import Any, NamedTuple, TypeVar
 
 import click
@@ -78,7 +79,7 @@ class Place(NamedTuple):
         return {**output.as_json(self.waiter), **more}
 
 
-def table_of(places: Sequence[Place]) -> str:
+def table_of(places: Sequence[Place]) -> list[str]:
     """Show these places for people."""
     rows: list[list[object]] = [["KEY", "PLACE", "TASK", "OWNER", "PARKED BY", "SINCE", "ABOUT"]]
     for rank, length, one, _, sends in places:
@@ -93,7 +94,13 @@ def table_of(places: Sequence[Place]) -> str:
 
 
 def ask(question: str, about: Sequence[str] = (), otherwise: str = "nothing was changed") -> None:
-    """Ask before something is changed; where the answer is no, end the command with status 1."""
+    """Ask before something is changed, unless ``--yes`` or ``--json`` says not to.
+
+    Where the answer is no, the command ends with status 1.
+    """
+    given = click.get_current_context().params
+    if given.get("yes") or given.get("as_json"):
+        return
     if not sys.stdin.isatty():
         raise Trouble(
             "standard input is no terminal, so nobody can be asked: add --yes to act without asking"
@@ -111,7 +118,7 @@ class LockServer:
 
     Attributes:
         store: of the locks.
-        command: what to type before ``list``, ``show`` or ``release`` to look here again.
+        command: what to type before ``list``, ``explain`` or ``release`` to look here again.
         app: Celery's; ``None`` where only a URL was given.
     """
 
@@ -222,6 +229,35 @@ class LockServer:
         return f"{self.command} release --reason TEXT -- {key}"
 
 
+class Answer(NamedTuple):
+    """What a command has found or done: the document for ``--json``, lines for people, the exit status."""
+
+    document: Mapping[str, object]
+    lines: Iterable[str]
+    status: int = 0
+
+
+def answers(command: Callable[..., Answer]) -> Callable[..., None]:
+    """Give a command its lock server and ``--json``; print what it answers, and end with its exit status."""
+
+    @as_json_option
+    @click.pass_context
+    @wraps(command)
+    def run(ctx: click.Context, /, *, as_json: bool, yes: bool = False, **words: Any) -> None:  # noqa: ARG001  ask() reads it
+        if ctx.invoked_subcommand is not None:
+            return
+        server = LockServer.of(ctx)
+        answer = command(server, **words)
+        if as_json:
+            output.write_json({"server": server.store.server, **answer.document})
+        else:
+            for line in answer.lines:
+                output.say(line)
+        ctx.exit(answer.status)
+
+    return run
+
+
 def find(server: LockServer, words: Sequence[str], *, queued: bool = False) -> tuple[str, list[Holder]]:
     """Find the holders that ``KEY``, ``TASK [ARGUMENT …]`` or, if no such key is held, ``TASK_ID`` names.
 
@@ -239,19 +275,24 @@ def find(server: LockServer, words: Sequence[str], *, queued: bool = False) -> t
             found = [holder for holder in server.holders() if holder.owner == name]
             return found[0].key if found else name, found
     if task is None:
-        remedy = "name a task of the app: celery -A proj redislock …"
-        if server.app is not None:
-            remedy = hint(name, server.tasks(), "give its full name, with its module")
-        raise Trouble(
-            f"{name!r} is not a task known here, and a key takes no arguments (given: {shlex.join(given)}); "
-            f"{remedy}"
-        )
+        raise unknown_task(server, name, given)
     handle = handle_of(task, given)
     found = handle.holders(only="queued" if queued else None)
     if len(found) > 1 or (queued and found):
         return handle.key, found
     holder = handle.holder()
     return handle.key, [] if holder is None else [holder]
+
+
+def unknown_task(server: LockServer, name: str, given: Sequence[str]) -> Trouble:
+    """Say that no task of this name is known, for which arguments were given."""
+    remedy = "name a task of the app: celery -A proj redislock …"
+    if server.app is not None:
+        remedy = hint(name, server.tasks(), "give its full name, with its module")
+    return Trouble(
+        f"{name!r} is not a task known here, and a key takes no arguments (given: {shlex.join(given)}); "
+        f"{remedy}"
+    )
 
 
 def is_pattern(key: str) -> bool:

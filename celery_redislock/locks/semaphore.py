@@ -316,12 +316,12 @@ class Semaphore(Permits):
         """Replace the limit, at once and in all processes; ``None`` takes that back. One request.
 
         Raised, it lets those start who wait. Lowered, it ends no hold. It is what ``celery redislock limit``
-        sets and ``show`` tells; tasks with a ``lock_limit`` of this name obey it, too.
+        sets and ``explain`` tells; tasks with a ``lock_limit`` of this name obey it, too.
 
         Args:
             limit: so many places, from 1 to 10,000.
             for_: seconds, or a ``timedelta``, after which the processes' own limits count again; a year.
-            by: who sets it, as ``show`` tells it.
+            by: who sets it, as ``explain`` tells it.
 
         Returns:
             What is set now.

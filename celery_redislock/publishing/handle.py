@@ -186,7 +186,8 @@ class LockHandle:
             value: so many may hold the lock at once, from 1 to 10,000.
             for_: seconds, or a ``timedelta``, after which the task's own limit counts again; a year.
             reset: the task's own limit counts again from now on.
-            by: who sets it, as shown by ``celery redislock show`` and ``history``; the user of this process.
+            by: who sets it, as ``celery redislock explain`` and ``history`` show it; the user of this
+                process.
 
         Raises:
             LockOptionError: the task says ``lock_limit=1`` or nothing, so that its runs ask for no limit; or

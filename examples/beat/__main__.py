@@ -57,7 +57,7 @@ def run_again_by_hand(here: Stage) -> None:
     ended = wait_until(lambda: nightly.lock_for().holder() is None, PATIENCE)
     here.expect("and failed", ended and not here.lines("nightly has read"))
     prices.write_text("the prices")
-    command = ["-A", str(app.main), "redislock", "run-now", "nightly"]
+    command = ["-A", str(app.main), "redislock", "schedule", "run", "nightly"]
     here.say(f"celery {' '.join(command)}")
     addresses = {"BROKER_URL": here.url, "RESULT_URL": here.url}
     done = subprocess.run(

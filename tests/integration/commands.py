@@ -16,7 +16,7 @@ _LONGEST = 60
 
 _FORKED = multiprocessing.get_context("forkserver")
 _FORKED.set_forkserver_preload(
-    [__name__, "celery.bin.celery", "celery_redislock.cli.commands", "celery_redislock.cli.schedule"]
+    [__name__, "celery.bin.celery", "celery_redislock.cli.locks", "celery_redislock.cli.schedule"]
 )
 
 

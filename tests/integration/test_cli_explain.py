@@ -122,7 +122,7 @@ def test_behind_a_line_that_nobody_serves_a_call_is_told_what_becomes_of_it(shel
 
 def test_a_message_that_is_queued_is_told_its_place_and_that_no_worker_is_there(shell: Shell) -> None:
     """For the task, by its id, and if a call is told to be a duplicate of it."""
-    done = shell.celery("run-now", "nightly")
+    done = shell.celery("schedule", "run", "nightly")
     task_id = done.stdout.strip().rpartition("[")[2].rstrip("]")
     told = explained(shell, task_id)
 
@@ -149,7 +149,7 @@ def test_locks_of_a_task_that_was_renamed_are_told_with_what_frees_them_all(
 
 
 def test_a_release_by_force_is_told_with_who_why_and_when(shell: Shell) -> None:
-    """For an hour, also by show."""
+    """For an hour."""
     shell.hold("night", owner="job-1")
     assert shell.celery("release", "night", "--reason", "host died", "--yes").returncode == 0
     (told,) = explained(shell, "night")["force"]
@@ -267,10 +267,8 @@ def test_an_entry_of_the_schedule_is_explained_by_its_name(shell: Shell) -> None
     assert "message" not in told
 
 
-@pytest.mark.parametrize("words", [("",), ("", "7"), ("nonsense", "7")])
-def test_an_empty_word_and_arguments_of_no_task_are_refused_in_one_line(
-    shell: Shell, words: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize("words", [("",), ("", "7")])
+def test_an_empty_word_is_refused_in_one_line(shell: Shell, words: tuple[str, ...]) -> None:
     done = shell.celery("explain", *words)
 
     assert (done.returncode, done.stdout) == (2, "")

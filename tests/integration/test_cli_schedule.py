@@ -1,4 +1,4 @@
-"""``celery -A proj redislock beat``, ``run-now``, ``pause`` and ``resume``, as processes, on real states."""
+"""``celery -A proj redislock schedule`` and its ``run``, ``pause``, ``resume``: processes, on real states."""
 
 import base64
 import getpass
@@ -82,7 +82,7 @@ class Beats(Shell):
         return State.read(self.states.read([entry])[1][0])
 
     def rows(self, *words: str) -> dict[str, Any]:
-        done = self.celery("beat", "--json", *words)
+        done = self.celery("schedule", "--json", *words)
         assert done.returncode == 0, done.stderr
         return {row["name"]: row for row in json.loads(done.stdout)["entries"]}
 
@@ -115,7 +115,7 @@ class TestBeat:
         """When and by which beat it was sent, when it is due; moments are local, with their age."""
         before = beats.take("nightly")
 
-        done = beats.celery("beat")
+        done = beats.celery("schedule")
 
         assert (done.returncode, done.stderr) == (0, "")
         heads = re.split("  +", done.stdout.splitlines()[0])
@@ -132,7 +132,7 @@ class TestBeat:
 
     def test_what_has_never_run_and_what_is_not_shared_says_so(self, beats: Beats) -> None:
         """Shared is what a beat shares: unique tasks, and what ``redislock_beat`` names."""
-        done = beats.celery("beat")
+        done = beats.celery("schedule")
 
         names = ("tick", "nightly", "alone", "by name")
         states = {name: re.split("  +", _line(done, name)) for name in names}
@@ -150,7 +150,7 @@ class TestBeat:
         beats.take("nightly")
         before = beats.take("nightly", bound=0.001, is_sent=False)
 
-        done, rows = beats.celery("beat"), beats.rows()
+        done, rows = beats.celery("schedule"), beats.rows()
 
         said = re.split("  +", _line(done, "nightly"))[6]
         assert re.fullmatch(r"sending since .* \(.* ago\)", said)
@@ -168,7 +168,7 @@ class TestBeat:
         beats.tick("nightly", options, skipped=3)
 
         row = beats.rows()["nightly"]
-        line = _line(beats.celery("beat"), "nightly")
+        line = _line(beats.celery("schedule"), "nightly")
 
         assert row["last_sent"] == pytest.approx(sent.at.timestamp())
         skip = row["last_skip"]
@@ -186,7 +186,7 @@ class TestBeat:
         beats.client.set(f"{beats.prefix}redislock:{{night}}:lock", "mine" * 100, px=60_000)
         beats.tick("nightly", {}, skipped=1)
 
-        line = _line(beats.celery("beat"), "nightly")
+        line = _line(beats.celery("schedule"), "nightly")
 
         assert re.search(r"held by (mine){50} \(another program's lock\)(, \d+ skipped in a row)?$", line)
 
@@ -195,7 +195,7 @@ class TestBeat:
         beats.take("removed {one}")
         beats.states.pause("removed {one}", None)
 
-        done = beats.celery("beat")
+        done = beats.celery("schedule")
         row = beats.rows()["removed {one}"]
 
         assert "web1:77" in _line(done, "removed {one}")
@@ -208,7 +208,7 @@ class TestBeat:
         beats.states.pause("nightly", 600.0)
         beats.states.pause("tick", None)
 
-        done = beats.celery("beat", "--json")
+        done = beats.celery("schedule", "--json")
 
         document = json.loads(done.stdout)
         assert list(document) == ["version", "server", "entries"]
@@ -246,7 +246,7 @@ class TestBeat:
     def test_a_schedule_that_cannot_be_read_is_one_line(
         self, beats: Beats, scheduler: str, said: str
     ) -> None:
-        done = beats.celery("beat", "-S", scheduler)
+        done = beats.celery("schedule", "-S", scheduler)
 
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.count("\n") == 1
@@ -259,7 +259,7 @@ class TestRunNow:
         """With its arguments and options, as a new message: it carries no tick's identity."""
         before = beats.take(ODD)
 
-        done = beats.celery("run-now", ODD)
+        done = beats.celery("schedule", "run", ODD)
 
         assert done.returncode == 0, done.stderr
         (message,) = beats.messages()
@@ -275,7 +275,7 @@ class TestRunNow:
         A task that this program does not know is sent by its name.
         """
         for entry in ("alone", "by name"):
-            done = beats.celery("run-now", entry)
+            done = beats.celery("schedule", "run", entry)
             assert done.returncode == 0, done.stderr
 
         assert [message["task"] for message in beats.messages()] == ["another.programs"]
@@ -290,15 +290,15 @@ class TestRunNow:
         """Whatever ``on_conflict`` says: the holder's id, and exit status 1."""
         owner = beats.hold("night", state="running")
 
-        done = beats.celery("run-now", entry)
+        done = beats.celery("schedule", "run", entry)
 
         assert (done.returncode, done.stderr) == (1, "")
         assert done.stdout.startswith(f"skipped {entry}: duplicate of task {owner}")
         assert beats.messages() == []
 
-    @pytest.mark.parametrize("command", ["run-now", "pause"])
+    @pytest.mark.parametrize("command", ["run", "pause"])
     def test_an_unknown_entry_is_refused_with_the_nearest_name(self, beats: Beats, command: str) -> None:
-        done = beats.celery(command, "nihgtly")
+        done = beats.celery("schedule", command, "nihgtly")
 
         assert (done.returncode, done.stderr) == (1, "")
         assert done.stdout == "the schedule has no entry 'nihgtly'; did you mean 'nightly'?\n"
@@ -309,7 +309,7 @@ class TestRunNow:
 class TestPause:
     def test_it_lasts_for_the_time_given(self, beats: Beats) -> None:
         """By the server's clock; the key on the server lives no longer."""
-        done = beats.celery("pause", "nightly", "--for", "15m")
+        done = beats.celery("schedule", "pause", "nightly", "--for", "15m")
 
         assert done.returncode == 0, done.stderr
         now, ends = beats.states.pauses(["nightly", "tick"])
@@ -320,15 +320,15 @@ class TestPause:
         assert beats.client.pttl(key) / 1000 == pytest.approx(end - now, abs=1.0)
         assert done.stdout.startswith("paused nightly until 2")
         assert "paused the entry 'nightly' of the schedule by hand, until 2" in done.stderr
-        assert _line(beats.celery("beat"), "nightly").rpartition("  ")[2].startswith("paused until 2")
+        assert _line(beats.celery("schedule"), "nightly").rpartition("  ")[2].startswith("paused until 2")
 
     def test_without_a_time_it_lasts_until_it_is_resumed(self, beats: Beats) -> None:
         """A year at most: nothing on the server is for ever. Both are in the log, as a release is."""
-        paused = beats.celery("pause", ODD)
+        paused = beats.celery("schedule", "pause", ODD)
         (key,) = beats.client.keys(f"{beats.prefix}*:pause")
         ttl = beats.client.pttl(key) / 1000
-        shown = beats.celery("beat")
-        resumed, again = beats.celery("resume", ODD), beats.celery("resume", ODD)
+        shown = beats.celery("schedule")
+        resumed, again = beats.celery("schedule", "resume", ODD), beats.celery("schedule", "resume", ODD)
 
         assert (paused.returncode, paused.stdout) == (0, f"paused {ODD} until it is resumed\n")
         assert f"paused the entry {ODD!r} of the schedule by hand" in paused.stderr
@@ -342,8 +342,8 @@ class TestPause:
 
     def test_it_says_by_whom_since_when_and_why(self, beats: Beats) -> None:
         """Where the next operator looks; nothing in it is obeyed by a terminal."""
-        done = beats.celery("pause", "nightly", "--for", "15m", "--reason", "db\x1b moves")
-        shown = _line(beats.celery("beat"), "nightly")
+        done = beats.celery("schedule", "pause", "nightly", "--for", "15m", "--reason", "db\x1b moves")
+        shown = _line(beats.celery("schedule"), "nightly")
         row = beats.rows()["nightly"]
 
         assert "by hand, until 2" in done.stderr
@@ -360,7 +360,7 @@ class TestPause:
         for entry, facts in {"nightly": {}, "tick": {"by": 1, "since": 1e300, "reason": None}}.items():
             beats.states.pause(entry, None, facts)
 
-        done = beats.celery("beat")
+        done = beats.celery("schedule")
 
         assert done.returncode == 0, done.stderr
         assert _line(done, "nightly").endswith("  paused")
@@ -368,7 +368,7 @@ class TestPause:
 
     def test_an_entry_that_beats_do_not_share_cannot_be_paused(self, beats: Beats) -> None:
         """A pause that no beat asks for would be a lie."""
-        done = beats.celery("pause", "alone")
+        done = beats.celery("schedule", "pause", "alone")
 
         assert (done.returncode, done.stdout) == (2, "")
         assert "name it in redislock_beat" in done.stderr
@@ -379,9 +379,9 @@ class TestHistory:
     def test_what_is_done_to_an_entry_is_kept(self, beats: Beats) -> None:
         """Under its name, with what came of it."""
         for words in (["pause", "nightly", "--for", "15m", "--reason", "db moves"], ["resume", "nightly"]):
-            assert beats.celery(*words).returncode == 0
-        sent = beats.celery("run-now", "nightly").stdout.removeprefix("sent nightly: ").strip()
-        skipped = beats.celery("run-now", "nightly")
+            assert beats.celery("schedule", *words).returncode == 0
+        sent = beats.celery("schedule", "run", "nightly").stdout.removeprefix("sent nightly: ").strip()
+        skipped = beats.celery("schedule", "run", "nightly")
 
         acts = json.loads(beats.celery("history", "nightly", "--json").stdout)["acts"]
 
@@ -389,23 +389,28 @@ class TestHistory:
         assert [(act["act"], act["outcome"], act.get("reason")) for act in acts] == [
             ("pause", "for 900 s", "db moves"),
             ("resume", "resumed", None),
-            ("run-now", f"sent: {sent}", None),
-            ("run-now", f"skipped: {skipped.stdout.partition(': ')[2].strip()}", None),
+            ("run", f"sent: {sent}", None),
+            ("run", f"skipped: {skipped.stdout.partition(': ')[2].strip()}", None),
         ]
         assert {act["by"] for act in acts} == {getpass.getuser()}
 
 
 class TestTrouble:
-    @pytest.mark.parametrize("words", [["beat"], ["run-now", "x"], ["pause", "x"], ["resume", "x"]])
+    @pytest.mark.parametrize("words", [[], ["run", "x"], ["pause", "x"], ["resume", "x"]])
     def test_without_an_app_each_command_says_that_it_needs_one(self, beats: Beats, words: list[str]) -> None:
-        done = beats.standalone(*words)
+        done = beats.standalone("schedule", *words)
 
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr == "Error: a schedule is an app's: name the app, celery -A proj redislock …\n"
 
     @pytest.mark.parametrize(
         ("program", "words"),
-        [("standalone", ["list"]), ("celery", ["list"]), ("celery", ["beat"]), ("celery", ["run-now", ODD])],
+        [
+            ("standalone", ["list"]),
+            ("celery", ["list"]),
+            ("celery", ["schedule"]),
+            ("celery", ["schedule", "run", ODD]),
+        ],
     )
     def test_an_unreachable_server_is_one_line_without_its_password(
         self, prefix: str, program: str, words: list[str]
@@ -424,8 +429,9 @@ class TestTrouble:
 
     def test_a_schedule_file_is_neither_read_nor_written(self, beats: Beats, tmp_path: Path) -> None:
         """Beat's own, which a beat may have open at this moment."""
-        for words in (["beat"], ["run-now", "tick"], ["pause", "tick"], ["resume", "tick"]):
-            done = run_command("celery", ["-A", APP, "redislock", *words], beats.environment, tmp_path)
+        for words in ([], ["run", "tick"], ["pause", "tick"], ["resume", "tick"]):
+            command = ["-A", APP, "redislock", "schedule", *words]
+            done = run_command("celery", command, beats.environment, tmp_path)
             assert done.returncode == 0, done.stderr
 
         assert list(tmp_path.iterdir()) == []

@@ -120,7 +120,7 @@ def scrape(address: str) -> dict[tuple[str, ...], float]:
 def test_prometheus_reads_what_the_lock_server_counts(shell: Shell) -> None:
     """One exporter for all workers: it asks the lock server. Buckets add up, as a histogram's do."""
     play(shell)
-    shell.celery("pause", "tick")
+    shell.celery("schedule", "pause", "tick")
     with exporting(shell) as address:
         found = scrape(address)
 

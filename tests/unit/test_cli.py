@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from celery_redislock.cli import main, redislock
-from celery_redislock.cli.census import BOUNDS
-from celery_redislock.cli.listing import _table
+from celery_redislock.cli.figures import BOUNDS
+from celery_redislock.cli.locks import _table
 from celery_redislock.cli.output import age, as_json, duration, in_brief, printable, say
 from celery_redislock.cli.schedule import pause
 from celery_redislock.cli.subject import arguments
@@ -85,32 +85,32 @@ class TestHolder:
             document = json.loads(json.dumps(as_json(holder), allow_nan=False))
 
             assert document["remaining"] is document["age"] is None
-            assert "no end" in _table([holder], None)
+            assert "no end" in _table([holder], None)[1]
 
     def test_a_clock_behind_the_holders_makes_no_negative_age(self) -> None:
         assert age(_holder(facts={"since": 2e11})) == 0.0
 
     def test_the_columns_of_a_table_are_aligned(self) -> None:
-        lines = _table([_holder(), _holder(name="a much longer key")], None).splitlines()
+        lines = _table([_holder(), _holder(name="a much longer key")], None)
 
         assert [line.index("running") for line in lines[1:]] == [lines[0].index("STATE")] * 2
 
     def test_a_list_fits_its_terminal_and_cuts_owners_first(self) -> None:
-        """A task id can be anything; JSON, ``show`` and a pipe have all of it."""
+        """A task id can be anything; JSON, ``explain`` and a pipe have all of it."""
         holder = _holder(token=f"{'a' * 300}/nonce")
         about = {"task": "proj.a_task_with_a_name", "host": "a-host-with-a-name", "about": "x" * 60}
         about["state"] = "running"
         many = _holder(name="a key of some length, and more", facts=about)
 
-        assert "a" * 300 in _table([holder], None)
-        assert max(map(len, _table([holder], 80).splitlines())) == 80
-        assert f"  {'a' * 8}…  " in _table([holder, many], 100)
-        assert max(map(len, _table([holder, many], 100).splitlines())) <= 100
+        assert "a" * 300 in _table([holder], None)[1]
+        assert max(map(len, _table([holder], 80))) == 80
+        assert f"  {'a' * 8}…  " in _table([holder, many], 100)[1]
+        assert max(map(len, _table([holder, many], 100))) <= 100
         assert as_json(holder)["owner"] == "a" * 300
 
     def test_what_a_terminal_would_obey_is_escaped(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert printable("a\x1b[2J\nb\u202e") == "a\\x1b[2J\\nb\\u202e"
-        assert "\x1b" not in _table([_holder(name="a\x1b[2J")], None)
+        assert "\x1b" not in "".join(_table([_holder(name="a\x1b[2J")], None))
         say(in_brief(_holder(token="\x1b[2J/n")))  # noqa: S106  no password
         assert "\x1b" not in capsys.readouterr().out
 
@@ -144,16 +144,19 @@ class TestTwoLocks:
         document: dict[str, Any] = json.loads(result.stdout)
         return document
 
-    def test_show_names_the_run_of_a_task_and_the_call_queued_beside_it(self, shop: Shop) -> None:
-        document = self.run(shop, "show", "shop.sync", "7")
+    @pytest.mark.parametrize("words", [["shop.sync", "7"], ["account:7"]])
+    def test_explain_names_the_run_and_the_call_queued_beside_it(self, shop: Shop, words: list[str]) -> None:
+        document = self.run(shop, "explain", "--quick", *words)
 
-        assert [(lock["owner"], lock["queued"]) for lock in document["locks"]] == [("first", "second")]
+        assert [(lock["key"], lock["owner"]) for lock in document["locks"]] == [
+            ("account:7", "first"),
+            ("queued:account:7", "second"),
+        ]
 
-    @pytest.mark.parametrize("key", ["account:7", "queued:account:7"])
-    def test_a_key_is_that_key_alone(self, shop: Shop, key: str) -> None:
-        (lock,) = self.run(shop, "show", key)["locks"]
+    def test_the_key_of_a_queued_call_is_that_key_alone(self, shop: Shop) -> None:
+        (lock,) = self.run(shop, "explain", "--quick", "queued:account:7")["locks"]
 
-        assert (lock["key"], lock["queued"]) == (key, None)
+        assert lock["owner"] == "second"
 
     @pytest.mark.parametrize(
         ("words", "taken"),
@@ -214,8 +217,8 @@ class TestGroups:
 
         assert result.exit_code == 0
         commands = result.output.partition("Commands:")[2]
-        names = ["beat", "doctor", "explain", "exporter", "history", "limit", "list", "pause", "release"]
-        names += ["resume", "run-now", "show", "stats", "waiting"]
+        names = ["doctor", "explain", "exporter", "history", "limit", "list", "release", "schedule", "stats"]
+        names += ["waiting"]
         assert [line.split()[0] for line in commands.splitlines() if line.strip()] == names
         for name in names:
             assert CliRunner().invoke(group, [name, "--help"]).exit_code == 0

@@ -47,13 +47,13 @@ def task(shop: Shop) -> Any:
 def test_a_limit_is_set_shown_and_taken_back(shop: Shop, words: list[str]) -> None:
     """By a key, or by the task and the arguments; for so long, by whoever runs the command."""
     done = call(shop, "limit", *words, "5", "--for", "30d")
-    shown = call(shop, "show", KEY)
+    shown = call(shop, "explain", "--quick", KEY)
     document = json.loads(call(shop, "limit", KEY, "--json").stdout)
     back = call(shop, "limit", *words, "--reset")
 
     assert done.exit_code == shown.exit_code == back.exit_code == 0, done.output
     assert done.stdout.startswith(f"the limit of {KEY} is 5, set by ")
-    assert "limit         5, set by " in shown.stdout
+    assert "limit        5, set by " in shown.stdout
     assert document["key"] == KEY
     assert (document["set"]["limit"], round(document["set"]["expires_in"], -2)) == (5, 30 * 86400)
     assert document["set"]["by"]
@@ -79,18 +79,19 @@ def test_the_limit_of_a_key_that_nobody_holds_is_shown(shop: Shop) -> None:
     task = shop.unique(body, **LOCK, lock_limit=3)
     task.lock_for(7).limit(5, by="billing")
 
-    shown = call(shop, "show", KEY)
-    document = json.loads(call(shop, "show", KEY, "--json").stdout)
+    shown = call(shop, "explain", "--quick", KEY)
+    document = json.loads(call(shop, "explain", "--quick", KEY, "--json").stdout)
 
     assert shown.exit_code == 1
-    assert f"the limit of {KEY} is 5, set by billing" in shown.stdout
-    assert (document["limit"]["limit"], document["limit"]["by"]) == (5, "billing")
-    assert round(document["limit"]["expires_in"], -5) == 31_600_000
+    assert "limit        5, set by billing" in shown.stdout
+    limit = document["limits"][KEY]
+    assert (limit["limit"], limit["by"]) == (5, "billing")
+    assert round(limit["expires_in"], -5) == 31_600_000
 
 
 @pytest.mark.usefixtures("task")
-def test_list_and_show_name_every_holder_and_release_takes_one_or_all(shop: Shop) -> None:
-    shown = json.loads(call(shop, "show", KEY, "--json").stdout)
+def test_list_and_explain_name_every_holder_and_release_takes_one_or_all(shop: Shop) -> None:
+    shown = json.loads(call(shop, "explain", "--quick", KEY, "--json").stdout)
     listed = json.loads(call(shop, "list", "--json").stdout)
     one = call(shop, "release", "b", "--reason", "test", "--yes")
 

@@ -143,23 +143,20 @@ class TestShown:
     def test_a_line_that_nobody_holds_is_told_with_what_it_waits_for(self, shop: Shop) -> None:
         """It is a free lock, not an unknown one; without a worker nobody hands it on."""
         next_in = f"the first in line gets {KEY} when it is free and a worker looks, each second. "
-        shown = call(shop, "show", KEY)
+        quick = call(shop, "explain", "--quick", KEY, "--json")
         explained = call(shop, "explain", KEY)
 
-        assert (shown.exit_code, explained.exit_code) == (0, 0)
-        assert shown.stdout.startswith(f"nobody holds the key {KEY}, and 4 wait in line, ")
-        assert shown.stdout.endswith(f"{next_in}No worker answers: start one\n")
+        assert (quick.exit_code, explained.exit_code) == (0, 0)
         assert f"next         {next_in}No worker answers: start one" in explained.stdout
-        document = call(shop, "show", KEY, "--json")
-        assert (document.exit_code, json.loads(document.stdout)["in_line"]) == (0, 4)
+        document = json.loads(quick.stdout)
+        assert (document["in_line"], document["locks"], document["next"]) == ({KEY: 4}, [], None)
         assert answer(shop, "explain", KEY)["next"].startswith(next_in)
 
     @pytest.mark.usefixtures("abandoned")
     def test_without_an_app_no_worker_is_asked_for_a_line(self, shop: Shop, monkeypatch: Any) -> None:
         monkeypatch.setattr(LockServer, "of", lambda _ctx: LockServer(shop.store, "celery-redislock"))
 
-        for command in ("show", "explain"):
-            assert call(shop, command, KEY).stdout.count("each second. See that one runs\n") == 1
+        assert call(shop, "explain", KEY).stdout.count("each second. See that one runs\n") == 1
 
     def test_that_nobody_waits_is_said(self, shop: Shop) -> None:
         everywhere = call(shop, "waiting")
@@ -185,25 +182,25 @@ class TestShown:
         assert call(shop, "waiting", "account:x*").stdout == "nobody waits for account:x* on memory\n"
 
     @pytest.mark.usefixtures("task")
-    def test_show_tells_the_place_of_a_task_id_and_the_length_behind_a_holder(self, shop: Shop) -> None:
+    def test_explain_tells_the_place_of_a_task_id_and_the_length_behind_a_holder(self, shop: Shop) -> None:
         """A task id that waits holds nothing; it is found all the same."""
-        shown = call(shop, "show", "c")
-        document = answer(shop, "show", "c")
-        of_key = answer(shop, "show", KEY)
+        shown = call(shop, "explain", "--quick", "c")
+        document = answer(shop, "explain", "--quick", "c")
+        of_key = answer(shop, "explain", "--quick", KEY)
 
         assert shown.exit_code == 0
-        assert " 3 of 4 " in shown.stdout
+        assert "number 3 of 4" in shown.stdout
         assert [(each["key"], each["place"]) for each in document["waits"]] == [(KEY, 3)]
-        assert (document["lock"], document["locks"], document["release_command"]) == (None, [], None)
         assert of_key["release_command"].endswith(KEY)
-        assert (of_key["lock"]["owner"], of_key["in_line"], of_key["waits"]) == ("holder", 4, [])
-        assert "in line       4 waiting" in call(shop, "show", KEY).stdout
+        assert [each["owner"] for each in of_key["locks"]] == ["holder"]
+        assert (of_key["in_line"], of_key["waits"]) == ({KEY: 4}, [])
+        assert "in line      4 wait for " in call(shop, "explain", "--quick", KEY).stdout
 
     def test_a_place_in_line_has_no_end(self, shop: Shop, task: Any) -> None:
         """What it will be handed has one, which says nothing of how long it waits."""
         documents = [
             *answer(shop, "waiting", KEY)["waiting"],
-            *answer(shop, "show", "c")["waits"],
+            *answer(shop, "explain", "--quick", "c")["waits"],
             answer(shop, "waiting", KEY, "--first", "c")["moved"],
         ]
 
@@ -476,12 +473,12 @@ class TestDropped:
     @pytest.mark.usefixtures("task")
     def test_the_command_that_is_told_drops_one_that_was_handed_the_lock(self, shop: Shop) -> None:
         """Released, it would be handed the lock again; a holder that runs is released."""
-        told = answer(shop, "show", KEY)["release_command"]
+        told = answer(shop, "explain", "--quick", KEY)["release_command"]
         assert " release --reason " in told
 
         shop.store.release(KEY, "holder/1")
 
-        told = answer(shop, "show", KEY)["release_command"]
+        told = answer(shop, "explain", "--quick", KEY)["release_command"]
         assert shlex.split(told)[-6:] == ["waiting", KEY, "--drop", "a", "--reason", "TEXT"]
 
     @pytest.mark.usefixtures("task")

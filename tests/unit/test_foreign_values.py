@@ -70,8 +70,8 @@ def test_nobody_who_reads_a_lock_fails_at_what_another_program_wrote(
     seen = handle.holder()
     assert seen.owner == (owner or "/nonce")
     assert {type(seen.task), type(seen.host)} <= {str, type(None)}
-    outputs = [_output(shop, *words) for words in (["list"], ["show", KEY])]
-    for words in (["list", "--json"], ["show", "--json", KEY]):
+    outputs = [_output(shop, *words) for words in (["list"], ["explain", "--quick", KEY])]
+    for words in (["list", "--json"], ["explain", "--quick", "--json", KEY]):
         json.loads(_output(shop, *words), parse_constant=pytest.fail)
     outputs.append(_output(shop, "release", KEY, "--yes", "--reason", "why\x1b[2J\n"))
     assert handle.holder() is None

@@ -1,0 +1,245 @@
+"""The commands about figures: ``stats``, and ``exporter`` for Prometheus.
+
+They read what the scripts count, so one of each serves a whole fleet.
+"""
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from itertools import islice
+from typing import Any
+
+import click
+
+from celery_redislock.cli import output
+from celery_redislock.cli.schedule import Schedule
+from celery_redislock.cli.subject import LockServer, Trouble, as_json_option
+from celery_redislock.exceptions import RedisLockError
+
+#: What is counted, in the order in which it is shown.
+EVENTS = ("accepted", "started", "skipped", "asked", "waited", "lost", "forced", "restored")
+
+#: Upper bounds in seconds of how long calls wait and runs hold, as the scripts have them (history.lua).
+BOUNDS = ("0.1", "0.5", "1", "5", "15", "60", "300", "900", "3600", "inf")
+
+#: Locks that are looked at, one request each.
+MOST = 10_000
+
+
+@dataclass
+class Figures:
+    """The figures of one task.
+
+    Attributes:
+        events: how often, by :data:`EVENTS`.
+        held: how many locks it holds, by state.
+        oldest: the age of the oldest of them in seconds, by state.
+        late: runs whose renewal is overdue: most likely dead.
+        in_line: messages that wait for a lock; all of a line count for the task of the first one.
+        times: by ``wait`` and ``hold``, how many took no longer than each of :data:`BOUNDS`, and more than
+            the one before; and ``ms``, the sum. With ``redislock_metrics`` only.
+    """
+
+    events: dict[str, int] = field(default_factory=lambda: dict.fromkeys(EVENTS, 0))
+    held: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    oldest: dict[str, float] = field(default_factory=dict)
+    late: int = 0
+    in_line: int = 0
+    times: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
+
+    def mean(self, what: str) -> float | None:
+        """Return the mean of ``wait`` or ``hold`` in seconds; ``None`` where nothing was measured."""
+        times = self.times.get(what, {})
+        number = sum(times.get(bound, 0) for bound in BOUNDS)
+        return times.get("ms", 0) / 1000 / number if number else None
+
+
+def census(server: LockServer, *, task: str | None = None) -> tuple[float | None, dict[str, Figures]]:
+    """Return since when was counted, in seconds since the epoch, and the figures by task.
+
+    ``task``: a pattern of names. A request for the counts, one for each lock that is held, up to
+    :data:`MOST`, and one for each line. Raises ``LockUnavailable``.
+    """
+    figures: dict[str, Figures] = defaultdict(Figures)
+    counts = server.store.counts()
+    for (name, what, *bound), number in counts.numbers.items():
+        if bound:
+            figures[name].times[what][bound[0]] = number
+        elif what in EVENTS:
+            figures[name].events[what] = number
+    for holder in islice(server.holders(), MOST):
+        one = figures[holder.task or "-"]
+        one.held[holder.state] += 1
+        one.late += holder.is_late
+        one.oldest[holder.state] = max(output.age(holder) or 0.0, one.oldest.get(holder.state, 0.0))
+    for place in server.places(last=0):
+        figures[place.waiter.task or "-"].in_line += place.length
+    chosen = {name: one for name, one in figures.items() if task is None or fnmatchcase(name, task)}
+    return counts.since, chosen
+
+
+_HEAD = ["TASK", *map(str.upper, EVENTS), "QUEUED", "RUNNING", "LATE", "IN LINE"]
+
+
+@click.command()
+@click.option("--task", metavar="NAME", help="Only this task; a full name, or a pattern.")
+@click.option(
+    "--watch", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Repeat every so many seconds."
+)
+@as_json_option
+@click.pass_context
+def stats(ctx: click.Context, task: str | None, watch: float | None, as_json: bool) -> None:
+    """Show what was counted of each task, what its calls hold now, and how many wait.
+
+    \b
+    ACCEPTED  claims taken at publish, or by a worker   WAITED    messages that were put into a line
+    STARTED   runs that took their lock                 LOST      runs that lost their lock
+    SKIPPED   calls and runs that were refused          FORCED    locks that were released by force
+    ASKED     the same, if on_conflict is a callable    RESTORED  messages of killed workers
+    LATE      runs that hold a lock whose renewal is overdue: most likely dead
+
+    Counting starts again after 30 days. With redislock_metrics the mean time that calls waited and runs held
+    their lock is shown, too. It looks at no more than 10,000 locks.
+
+    Exit status: 0 (even if nothing was counted); 2 on error.
+    """  # noqa: D301  click wants the character itself, as the mark of a text not to be wrapped
+    server = LockServer.of(ctx)
+    with suppress(KeyboardInterrupt):
+        _show(server, task, watch, as_json=as_json)
+
+
+def _show(server: LockServer, task: str | None, watch: float | None, *, as_json: bool) -> None:
+    while True:
+        since, figures = census(server, task=task)
+        if as_json:
+            tasks = {name: _document(one) for name, one in sorted(figures.items())}
+            output.write_json({"server": server.store.server, "since": since, "tasks": tasks})
+        else:
+            if watch is not None:
+                click.clear()
+            begun = "" if since is None else f", counted since {output.moment(since)}"
+            output.say(f"{server.store.server}{begun}")
+            for line in _table(figures) if figures else ["nothing was counted, and nothing is held"]:
+                output.say(line)
+        if watch is None:
+            return
+        time.sleep(watch)
+
+
+def _table(figures: Mapping[str, Figures]) -> list[str]:
+    is_timed = any(one.times for one in figures.values())
+    rows: list[list[object]] = [[*_HEAD, *(["WAIT", "HOLD"] if is_timed else [])]]
+    for name, one in sorted(figures.items()):
+        now = [one.held.get("queued", 0), one.held.get("running", 0), one.late, one.in_line]
+        times = [output.duration(one.mean(what)) for what in ("wait", "hold")] if is_timed else []
+        rows.append([name, *(one.events[event] for event in EVENTS), *now, *times])
+    return output.table(rows)
+
+
+def _document(one: Figures) -> dict[str, Any]:
+    means = {"mean_wait": one.mean("wait"), "mean_hold": one.mean("hold")}
+    return {"events": one.events, "held": one.held, "late": one.late, "in_line": one.in_line, **means}
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
+@click.option("--port", type=click.IntRange(0, 65535), default=9808, show_default=True)
+@click.pass_context
+def exporter(ctx: click.Context, host: str, port: int) -> None:
+    """Serve figures about locks to Prometheus, as text over HTTP, until it is stopped.
+
+    One exporter is enough for all workers of a lock server, because the scripts on that server count. Each
+    scrape asks as stats does. With redislock_metrics it also serves how long calls wait and runs hold their
+    lock. Everybody who reaches the port can read names of tasks; by default only this machine reaches it.
+
+    Exit status: 2 on error, such as a port that is taken.
+    """
+    server = LockServer.of(ctx)
+    try:
+        from prometheus_client import CollectorRegistry, start_http_server  # noqa: PLC0415  an extra
+    except ImportError as error:
+        raise Trouble("prometheus_client is missing: pip install 'celery_redislock[prometheus]'") from error
+    registry = CollectorRegistry()
+    registry.register(Collector(server))
+    try:
+        httpd, _ = start_http_server(port, addr=host, registry=registry)
+    except OSError as error:
+        raise Trouble(f"cannot listen at {host}:{port}: {error}") from error
+    output.say(f"serving {server.store.server} at http://{host}:{httpd.server_port}/metrics")
+    threading.Event().wait()
+
+
+class Collector:
+    """Collects the figures of a lock server, at each scrape."""
+
+    def __init__(self, server: LockServer) -> None:
+        """Of this server, and of the schedule of its app; asks nothing yet."""
+        from prometheus_client import core  # noqa: PLC0415  an extra
+
+        self._core = core
+        self._server = server
+
+    def collect(self) -> Iterator[Any]:
+        """Yield the families; ``redislock_up`` alone where the server does not answer."""
+        begun = time.perf_counter()
+        figures: Mapping[str, Figures] | None = None
+        with suppress(RedisLockError):
+            figures = census(self._server)[1]
+        yield self._core.GaugeMetricFamily("redislock_up", "The lock server answers", figures is not None)
+        if figures is not None:
+            yield from self._of_tasks(figures)
+            yield from self._of_schedule()
+        took = time.perf_counter() - begun
+        yield self._core.GaugeMetricFamily("redislock_scrape_seconds", "How long this took", took)
+
+    def _of_tasks(self, figures: Mapping[str, Figures]) -> Iterator[Any]:
+        gauge = self._core.GaugeMetricFamily
+        about = "What happened to calls"
+        events = self._core.CounterMetricFamily("redislock_events", about, labels=["task", "event"])
+        held = gauge("redislock_held", "Locks that are held", labels=["task", "state"])
+        oldest = gauge("redislock_oldest_seconds", "Age of the oldest lock", labels=["task", "state"])
+        late = gauge("redislock_late", "Runs whose renewal is overdue", labels=["task"])
+        in_line = gauge("redislock_in_line", "Messages that wait for a lock", labels=["task"])
+        times = {
+            what: self._core.HistogramMetricFamily(f"redislock_{what}_seconds", about, labels=["task"])
+            for what, about in (("wait", "From publish to start"), ("hold", "From start to release"))
+        }
+        for task, one in figures.items():
+            for event in EVENTS:
+                events.add_metric([task, event], one.events[event])
+            for state, number in one.held.items():
+                held.add_metric([task, state], number)
+                oldest.add_metric([task, state], one.oldest[state])
+            late.add_metric([task], one.late)
+            in_line.add_metric([task], one.in_line)
+            for what, by_bound in one.times.items():
+                times[what].add_metric([task], *_histogram(by_bound))
+        yield from (events, held, oldest, late, in_line, *times.values())
+
+    def _of_schedule(self) -> Iterator[Any]:
+        gauge = self._core.GaugeMetricFamily
+        sent = gauge("redislock_beat_last_sent_seconds", "When it was sent last", labels=["entry"])
+        paused = gauge("redislock_beat_paused", "Whether it is paused", labels=["entry"])
+        with suppress(Trouble, RedisLockError):
+            for row in Schedule(self._server).rows():
+                if row["shared"]:
+                    sent.add_metric([row["name"]], row["last_sent"] or 0)
+                    paused.add_metric([row["name"]], row["paused"])
+            yield from (sent, paused)
+
+
+def _histogram(by_bound: Mapping[str, int]) -> tuple[list[tuple[str, float]], float]:
+    """Return the buckets as Prometheus has them, each with those before it, and the sum in seconds."""
+    total = 0
+    buckets: list[tuple[str, float]] = []
+    for bound in BOUNDS:
+        total += by_bound.get(bound, 0)
+        buckets.append(("+Inf" if bound == "inf" else bound, total))
+    return buckets, by_bound.get("ms", 0) / 1000
+
+
+COMMANDS: Mapping[str, click.Command] = {"exporter": exporter, "stats": stats}

@@ -1,0 +1,244 @@
+"""The commands about locks: ``list`` and ``release``."""
+
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import click
+
+from celery_redislock.cli import output
+from celery_redislock.cli.subject import (
+    Answer,
+    LockServer,
+    answers,
+    ask,
+    find,
+    is_pattern,
+    nobody,
+    time_option,
+)
+from celery_redislock.publishing.handle import Holder, take_away
+from celery_redislock.store.store import ACCEPTED, QUEUED, RUNNING
+
+task_option = click.option(
+    "--task", metavar="NAME", help="Only locks held for this task; a full name, or a pattern."
+)
+host_option = click.option(
+    "--host", metavar="NAME", help="Only locks held by this host; a name, or a pattern."
+)
+
+#: What a list is sorted by. Who does not say since when comes last.
+_ORDERS: Mapping[str, Callable[[Holder], Any]] = {
+    "age": lambda holder: holder.since if holder.since is not None else float("inf"),
+    "remaining": lambda holder: holder.remaining,
+    "key": lambda holder: holder.key,
+    "task": lambda holder: (holder.task or "", holder.key),
+}
+
+_HEAD = ("KEY", "STATE", "TASK", "OWNER", "WHERE", "AGE", "REMAINING", "ABOUT")
+
+#: The columns that are cut to fit a terminal, in this order, and what is left of each at least; where that
+#: is not enough, they are cut further.
+_CUT = (*{3: 9, 0: 12, 2: 8, 4: 6, 7: 8}.items(), (3, 5), (0, 6), (2, 5), (4, 5), (7, 5))
+
+
+@click.command("list")
+@click.argument("pattern", required=False)
+@task_option
+@host_option
+@click.option(
+    "--state",
+    type=click.Choice(["queued", "running", "period", "foreign"]),
+    multiple=True,
+    help="Only locks in this state; may be given several times.",
+)
+@time_option("--older-than", "older_than", help="Only locks at least this old: 90, 90s, 15m, 1h or 2d.")
+@click.option("--sort", type=click.Choice([*_ORDERS]), default="age", show_default=True, help="The order.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="Show at most this many."
+)
+@click.option("--wide", is_flag=True, help="Cut nothing to fit the terminal.")
+@answers
+def list_locks(
+    server: LockServer, pattern: str | None, task: str | None, host: str | None, state: tuple[str, ...],
+    older_than: float | None, sort: str, limit: int, wide: bool,
+) -> Answer:  # fmt: skip
+    """List the locks that are held, the oldest first.
+
+    PATTERN matches keys as a shell matches file names: * ? [abc]. Quote it.
+
+    The state is "queued" (the message is on its way to a worker), "running", or "period": the lock is
+    free, but its lock_period has not passed since the last acceptance, so it refuses the next call.
+    WHERE is the host and the process that took the lock; ABOUT is what lock_describe says of the call.
+
+    The last line counts all locks that match, however many are shown. On a terminal the columns are cut to
+    its width.
+
+    Exit status: 0 (even if nothing is held); 2 on error.
+    """
+    holders = server.holders(key=pattern, task=task, host=host)
+    found = sorted((one for one in holders if _fits(one, state, older_than)), key=_ORDERS[sort])
+    shown = found[:limit]
+    if shown:
+        is_cut = sys.stdout.isatty() and not wide
+        width = shutil.get_terminal_size().columns if is_cut else None
+        lines = [*_table(shown, width), _totals(found, len(shown))]
+    else:
+        told = told_patterns(pattern, task, host)
+        told += " in that state or for so long" if state or older_than else ""
+        store = server.store
+        lines = [f"no lock{told} is held on {store.server}, under the prefix {store.prefix}"]
+    return Answer({"locks": shown, "more": len(found) > limit}, lines)
+
+
+def told_patterns(pattern: str | None, task: str | None, host: str | None) -> str:
+    """Tell which locks were asked for."""
+    told = {f" like {pattern!r}": pattern, f" for {task}": task, f" by {host}": host}
+    return "".join(words for words, given in told.items() if given is not None)
+
+
+def _fits(holder: Holder, state: tuple[str, ...], older_than: float | None) -> bool:
+    age = output.age(holder)
+    return (not state or holder.state in state) and (older_than is None or (age or 0.0) >= older_than)
+
+
+def _table(shown: Sequence[Holder], width: int | None) -> list[str]:
+    rows: list[list[str]] = [[*_HEAD]]
+    for holder in shown:
+        age = output.duration(output.age(holder))
+        left = output.duration(holder.remaining)
+        where = output.process(holder)
+        cells = (holder.key, holder.state, holder.task, holder.owner, where, age, left, holder.about)
+        rows.append([output.printable(cell or "-") for cell in cells])
+    if all(holder.about is None for holder in shown):
+        rows = [row[:-1] for row in rows]
+    return output.table(rows if width is None else _cut(rows, width))
+
+
+def _cut(rows: list[list[str]], width: int) -> list[list[str]]:
+    """Cut columns until the table fits, or each has its least width."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for column, least in _CUT:
+        if column < len(widths):
+            over = sum(widths) + 2 * (len(widths) - 1) - width
+            widths[column] = max(min(least, widths[column]), widths[column] - max(0, over))
+    return [[_shortened(cell, most) for cell, most in zip(row, widths, strict=True)] for row in rows]
+
+
+def _shortened(cell: str, most: int) -> str:
+    return cell if len(cell) <= most else f"{cell[: most - 1]}…"
+
+
+def _totals(found: Sequence[Holder], shown: int) -> str:
+    counts = Counter(one.state for one in found)
+    states = ", ".join(f"{number} {state}" for state, number in counts.most_common())
+    oldest = max(output.age(one) or 0.0 for one in found)
+    locks = "1 lock" if len(found) == 1 else f"{len(found)} locks"
+    more = "" if shown == len(found) else f"; {shown} are shown: --limit"
+    return f"{locks}: {states}; oldest {output.duration(oldest)}{more}"
+
+
+_WORDS = "KEY | TASK [ARGUMENT]... | TASK_ID"
+
+#: So many holders are named one by one before they lose their locks.
+NAMED = 10
+
+NOTHING = "nothing was released"
+
+
+@click.command()
+@click.argument("subject", metavar=f"{_WORDS} | PATTERN", nargs=-1)
+@task_option
+@host_option
+@click.option("--reason", help="Why; it is logged. Required, except with --dry-run.")
+@click.option("--dry-run", is_flag=True, help="Show what would be released, and release nothing.")
+@click.option("--queued", is_flag=True, help="Only the claim of a queued message: no run's lock, no period.")
+@click.option("--yes", is_flag=True, help="Do not ask before; for scripts. With --json nobody is asked.")
+@answers
+def release(
+    server: LockServer, subject: tuple[str, ...], task: str | None, host: str | None,
+    reason: str | None, dry_run: bool, queued: bool,
+) -> Answer:  # fmt: skip
+    """Release a lock by force, or all locks of a task, of a host, or whose keys match a PATTERN.
+
+    A run that loses its lock continues, and learns of it at its next renewal; until it ends, another
+    run may start beside it. Only the holder shown here loses the lock, not one that has acquired it since.
+
+    Name the lock as for explain. A TASK_ID stands for all locks that it holds. With --queued, a TASK
+    without arguments stands for all its queued claims, also under a former name; use that after a
+    purge. A PATTERN (* ? [abc]) stands for the keys that it matches, if no key of that name is held.
+    --task releases what calls of a task hold, also if no code has that name any more. --host releases the
+    locks of runs on a host, or with --queued the claims that were published there. With --task or --host, a
+    PATTERN narrows the choice.
+
+    Exit status: 0 released (--dry-run: there is something to release); 1 nothing was released;
+    2 on error.
+    """
+    if reason is None and not dry_run:
+        raise click.UsageError("Missing option '--reason': it is logged")
+    nothing, seen = _named(server, subject, task, host, queued=queued)
+    if host is not None and not queued:
+        # A claim says where it was published. Its message may be anywhere, and run.
+        seen = [holder for holder in seen if holder.state == RUNNING]
+    kept = [holder for holder in seen if queued and holder.state != QUEUED]
+    chosen = [holder for holder in seen if holder not in kept]
+    released = []
+    if reason is not None and not dry_run:
+        if chosen:
+            question = "Release it?" if len(chosen) == 1 else f"Release these {len(chosen)}?"
+            ask(question, _summary(chosen), NOTHING)
+        for holder in chosen:
+            answer = take_away(server.store, holder, reason)
+            if answer.took_away:
+                released.append(holder)
+            elif answer.held_by is not None:
+                kept.append(Holder.of(answer.held_by))
+    lines = _summary(chosen) if dry_run and chosen else []
+    lines += [f"released {each.key}: taken from {output.in_brief(each)}" for each in released]
+    lines += [f"kept {each.key}: held by {output.in_brief(each)}" for each in kept]
+    if len(released) + len(kept) > NAMED:
+        lines.append(f"released {len(released)}, kept {len(kept)}")
+    if queued and any(holder.state == ACCEPTED for holder in kept):
+        lines.append("a period is no claim: to end it, release it without --queued")
+    lines += [*([] if seen else [nothing]), *([] if released else [NOTHING])]
+    would = {"would_release": chosen} if dry_run else {}
+    status = 0 if released or (dry_run and chosen) else 1
+    return Answer({**would, "released": released, "kept": kept}, lines, status)
+
+
+def _named(
+    server: LockServer, words: tuple[str, ...], task: str | None, host: str | None, *, queued: bool
+) -> tuple[str, list[Holder]]:
+    """Return who holds what these words and options name, and what to say if nobody does."""
+    if task is None and host is None:
+        if not words:
+            raise click.UsageError(f"Missing argument '{_WORDS}': name a lock, or give --task or --host")
+        is_task = queued and len(words) == 1 and words[0] in server.tasks()
+        key, seen = (words[0], []) if is_task else find(server, words, queued=queued)
+        if seen or len(words) > 1 or not (queued or is_pattern(key)):
+            return nobody(server, key, words), seen
+        if not is_pattern(key):  # a task, or the name that one had
+            task = key
+            words = ()
+    if len(words) > 1:
+        raise click.UsageError("--task and --host go with one PATTERN, and with no arguments of a task")
+    pattern = words[0] if words else None
+    nothing = f"no lock{told_patterns(pattern, task, host)} is held on {server.store.server}"
+    return nothing, [*server.holders(key=pattern, task=task, host=host)]
+
+
+def _summary(chosen: Sequence[Holder]) -> list[str]:
+    """Tell who would lose a lock: each, where they are few, or else how many of which task."""
+    if len(chosen) <= NAMED:
+        about = [f"{holder.key} is held by {output.in_brief(holder)}" for holder in chosen]
+    else:
+        counts = Counter((holder.task or "-", holder.state) for holder in chosen)
+        about = [f"{count} of {task}, {state}" for (task, state), count in counts.most_common()]
+    if any(holder.state == RUNNING for holder in chosen):
+        about.append("A running task continues without its lock.")
+    return about
+
+
+COMMANDS: Mapping[str, click.Command] = {"list": list_locks, "release": release}
