@@ -138,12 +138,6 @@ class Holding(Generic[H]):
     def _insist(self, held: H) -> None:
         """Raise RuntimeError where this one may not enter that hold."""
 
-    def __del__(self) -> None:
-        """Renew no more what nobody is left to release."""
-        if getattr(self, "_holds", None):
-            for held in self._holds.values():
-                watchdog_of(self._beside).unwatch(held.lease)
-
     @property
     def token(self) -> str | None:
         """What the server knows this hold by, to be handed to another ``Lock``; ``None`` if not held."""
@@ -203,6 +197,7 @@ class Holding(Generic[H]):
 
     def _hold(self, who: object, term: Term, grant: Grant) -> H:
         held = self._new_held(who, term, grant, self._on_lost)
+        held.lease.keeper = weakref.ref(self)
         if self._lock_delay or self._margin != DRIFT or self._on_state is not None:
             on_state = held.told(self._on_state)
             held.lease.limit_trust(self._margin, grant.sent_at, self._lock_delay, on_state)

@@ -75,6 +75,9 @@ class Lease:
     unanswered = ""
     #: Renewals of one ttl.
     pace = 3.0
+    #: Refers weakly to the object that can release it, where only that can. It has no ``__del__``: CPython
+    #: swallows the error of a signal that comes as that begins.
+    keeper: Callable[[], object] | None = None
 
     _on_state: Callable[[str], None] | None = None
     _untold: tuple[str, ...] = ()
@@ -162,8 +165,12 @@ class Lease:
 
     @property
     def orphaned(self) -> str:
-        """Why nobody is left who could release it; empty where somebody is, as far as is known."""
-        return ""
+        """Why nobody is left who could release it; empty where somebody is, as far as is known.
+
+        The watchdog's thread asks before each renewal.
+        """
+        is_left = self.keeper is not None and self.keeper() is None
+        return "nothing refers to its object any more" if is_left else ""
 
     @property
     def trusted(self) -> bool:

@@ -42,11 +42,6 @@ class Permit:
         self._semaphore = semaphore
         self._pid = os.getpid()
 
-    def __del__(self) -> None:
-        """Renew no more what nobody is left to release."""
-        if hasattr(self, "_pid"):  # it was made to the end
-            watchdog_of(self._semaphore._beside).unwatch(self.lease)
-
     def __repr__(self) -> str:
         return f"<Permit {self.token} of {self.name!r}, {self.permits} of its places>"
 
@@ -376,7 +371,7 @@ class Semaphore(Permits):
 
         lease = LockLease(self._store, term, grant, on_lost=announce, clock=self._clock)
         permit = Permit(self, permits, lease)
-        known = ref(permit)  # its lease, which the watchdog has, must not keep it
+        lease.keeper = known = ref(permit)  # its lease, which the watchdog has, must not keep it
         if self._auto_renew:
             watchdog_of(self._store).watch(lease)
         return permit

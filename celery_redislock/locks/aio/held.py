@@ -30,10 +30,12 @@ class TaskLease(LockLease):
 
     @property
     def orphaned(self) -> str:
-        """As of a :class:`Lease`; the watchdog's thread asks before each renewal."""
+        """As of a :class:`Lease`."""
         if self.loop.is_closed():
             return "its event loop is closed"
-        return f"its task {self.task.get_name()} is done" if self.task and self.task.done() else ""
+        if self.task and self.task.done():
+            return f"its task {self.task.get_name()} is done"
+        return super().orphaned
 
 
 class TaskHeld(Held):

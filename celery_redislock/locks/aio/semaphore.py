@@ -38,11 +38,6 @@ class Permit:
         self.permits = permits
         self._held = held
 
-    def __del__(self) -> None:
-        """Renew no more what nobody is left to release."""
-        if hasattr(self, "_held"):  # it was made to the end
-            self._semaphore._store.watchdog.unwatch(self._held.lease)
-
     def __repr__(self) -> str:
         return f"<Permit {self.token} of {self.name!r}, {self.permits} of its places>"
 
@@ -224,7 +219,7 @@ class Semaphore(Permits):
         on_lost: OnLost = "cancel" if self._cancels else announce
         held = TaskHeld(self._store, current_task(), term, grant, on_lost=on_lost)
         permit = Permit(self, permits, held)
-        known = ref(permit)  # its lease, which the watchdog has, must not keep it
+        held.lease.keeper = known = ref(permit)  # its lease, which the watchdog has, must not keep it
         if self._auto_renew:
             self._store.watchdog.watch(held.lease)
         return permit

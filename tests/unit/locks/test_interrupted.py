@@ -22,14 +22,14 @@ class Interrupted(BaseException):
 def interrupt(call: Callable[[], object], at: int, *, sparing: tuple[str, ...] = ()) -> None:
     """Call something, and raise at one of the instructions that it carries out in the room of the locks.
 
-    ``sparing``: files in which it does not; and it does not in what ``__del__`` calls of them.
+    ``sparing``: files in which it does not.
     """
     left = at
 
     def trace(frame: Any, event: str, _argument: object) -> Any:
         nonlocal left
         if "/celery_redislock/locks/" not in frame.f_code.co_filename or (
-            sparing and (frame.f_code.co_filename.endswith(sparing) or frame.f_code.co_name == "__del__")
+            sparing and frame.f_code.co_filename.endswith(sparing)
         ):
             return None
         frame.f_trace_opcodes = True
@@ -40,7 +40,7 @@ def interrupt(call: Callable[[], object], at: int, *, sparing: tuple[str, ...] =
         return trace
 
     before = sys.gettrace()
-    gc.disable()  # it would call __del__ of other locks in between
+    gc.disable()  # it would call what other objects have for their end
     sys.settrace(trace)
     try:
         call()
@@ -163,7 +163,8 @@ BLOCKS: dict[str, Blocks] = {
 
 
 def is_renewed(store: MemoryStore) -> bool:
-    return any(lease.held for lease in list(watchdog_of(store)._watched.values()))
+    watched = list(watchdog_of(store)._watched.values())
+    return any(lease.held and not lease.orphaned for lease in watched)
 
 
 def leave(block: Any, error: BaseException | None = None) -> None:
@@ -312,11 +313,20 @@ def test_two_blocks_of_one_semaphore_release_their_own_places() -> None:
     assert store.holders("n") == ()
 
 
-def test_a_permit_that_nobody_refers_to_is_renewed_no_more() -> None:
+@pytest.mark.parametrize("kind", [lock, permit])
+def test_what_nobody_refers_to_is_renewed_no_more_wherever_its_end_is_interrupted(
+    kind: Callable[[MemoryStore], tuple[LockLease, Callable[[], bool]]],
+) -> None:
+    """Law 4: nobody is left to release it."""
     store = MemoryStore()
-    permit = Semaphore(store, "n", 2, on_lost=lambda _: None).acquire()
-    assert permit is not None
+    lease, release = kind(store)
+    watchdog_of(store).watch(lease)
+    held = [release]
+    del release
     assert is_renewed(store)
-    del permit
+
+    with suppress(Interrupted):
+        interrupt(held.clear, 1)
     gc.collect()
+
     assert not is_renewed(store)
