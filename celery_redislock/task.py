@@ -101,8 +101,6 @@ class SingletonTask(Task):
     lock_on_retry: "types.RetryChoice" = None
     #: Longest time in seconds in line; then the task fails with ``LockBusy``; none.
     lock_wait_timeout: "types.Seconds | None" = None
-    #: Queue to which a message goes that has waited in line; its own.
-    lock_wait_queue: str | None = None
     #: What happens when a running task loses its lease: ``log``, ``terminate`` or a callable.
     on_lock_lost: "types.LossChoice" = None
     #: What happens when the lock server cannot be reached: ``raise``, or ``run`` without a lock.

@@ -115,10 +115,6 @@ REPLICAS = Kind(
     "a whole number (0 … 100) or 'auto'",
     lambda value: value == "auto" or (type(value) is int and 0 <= value <= 100),
 )
-#: Parts of an entry of a line are told from each other by control characters.
-QUEUE = Kind(
-    "the name of a queue", lambda value: isinstance(value, str) and value != "" and value.isprintable()
-)
 
 
 def _is_holders(value: object) -> bool:

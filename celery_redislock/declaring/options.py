@@ -54,7 +54,6 @@ class LockOptions(NamedTuple):
     lock_max_waiting: int = DEFAULTS["lock_max_waiting"]
     lock_on_retry: str = DEFAULTS["lock_on_retry"]
     lock_wait_timeout: float | None = DEFAULTS["lock_wait_timeout"]
-    lock_wait_queue: str | None = DEFAULTS["lock_wait_queue"]
     on_lock_lost: Choice = DEFAULTS["on_lock_lost"]
     on_lock_error: str = DEFAULTS["on_lock_error"]
 

@@ -68,7 +68,6 @@ class _Options(TypedDict, total=False):
     lock_max_waiting: int | None
     lock_on_retry: RetryChoice
     lock_wait_timeout: Seconds | None
-    lock_wait_queue: str | None
     on_lock_error: ErrorChoice
 
 

@@ -31,6 +31,12 @@ OTHER_LIBRARIES: Mapping[str, str] = {
     "unique_raises, lock_queue_ttl=seconds for unique_timeout",
 }
 
+#: Options and settings of ours that were taken out, with what to write.
+GONE: Mapping[str, str] = {
+    "lock_wait_queue": "what has waited goes back to its own queue; for another, set task_routes",
+    "redislock_wait_queue": "what has waited goes back to its own queue; for another, set task_routes",
+}
+
 #: Settings of libraries that were moved away from: the shim that reads them, and what to write here.
 _LEFT_OVER: Mapping[str, tuple[str, str]] = {
     "once": ("celery_once", "redislock_url for its url"),
@@ -65,7 +71,7 @@ def unknown_settings(names: Iterable[str]) -> list[str]:
     (``CELERY_REDISLOCK_TTL``) Celery reads it as ``redislock_ttl``.
     """
     return [
-        f"{name} is no setting; {_as_written_in(name, _nearest(setting, SETTING_ROWS))}"
+        f"{name} is no setting; {_as_written_in(name, GONE.get(setting) or _nearest(setting, SETTING_ROWS))}"
         for name in names
         if (setting := _setting(name)) is not None and setting not in SETTING_ROWS
     ]
@@ -101,7 +107,7 @@ def _option(name: str) -> str:
     setting = SETTING_ROWS.get(name) or SETTING_ROWS.get(f"redis{name}")
     if setting is not None and setting.attribute is None:
         return f"option of a task; set {setting.setting} on the app"
-    return f"option; {_nearest(name, [*TASK_ROWS, OF_ENTRIES])}"
+    return f"option; {GONE.get(name) or _nearest(name, [*TASK_ROWS, OF_ENTRIES])}"
 
 
 def _nearest(name: str, known: Collection[str]) -> str:

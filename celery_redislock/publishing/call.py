@@ -183,13 +183,12 @@ class Call:
 
     @property
     def may_be_parked(self) -> bool:
-        """Its publish may put it into a line: it belongs to no workflow, and has no time or queue of its own.
+        """Its publish may put it into a line: it belongs to no workflow, and has no time of its own.
 
         A worker parks what may not.
         """
         options = self.options
-        goes_elsewhere = self.lock_options.lock_wait_queue
-        return not (self.must_run or goes_elsewhere or options.get("countdown") or options.get("eta"))
+        return not (self.must_run or options.get("countdown") or options.get("eta"))
 
     def claim_ttl(self) -> float:
         """Return the seconds a claim lives: countdown or ETA and ``lock_queue_ttl``, capped by ``expires``.

@@ -15,7 +15,6 @@ from functools import partial
 from shlex import quote
 from typing import Any
 
-from kombu.common import maybe_declare
 from kombu.compression import compress
 from kombu.message import Message
 from kombu.serialization import prepare_accept_content
@@ -67,11 +66,8 @@ def install(app: Any, store: LockStore, may_be_there: MayBeThere | None = None) 
     store.on_promoted = partial(_publish_all, app, store, may_be_there)
 
 
-def text_of(message: Any, headers: Mapping[str, Any], queue: str | None = None) -> str:
-    """Return a message of kombu's as text, with these headers; the rest is as it was received.
-
-    ``queue``: where it goes, ``None`` for the queue it came from.
-    """
+def text_of(message: Any, headers: Mapping[str, Any]) -> str:
+    """Return a message of kombu's as text, with these headers; the rest is as it was received."""
     body = message.body
     if headers.get("compression"):
         body, _ = compress(body, headers["compression"])  # kombu has decompressed it
@@ -86,9 +82,8 @@ def text_of(message: Any, headers: Mapping[str, Any], queue: str | None = None) 
             "content_encoding": message.content_encoding,
             "headers": headers,
             "properties": properties,
-            "exchange": "" if queue else info.get("exchange") or "",
-            "routing_key": queue or info.get("routing_key") or "",
-            "queue": queue,
+            "exchange": info.get("exchange") or "",
+            "routing_key": info.get("routing_key") or "",
         }
     )
 
@@ -171,18 +166,14 @@ def tell_of_loss(name: str, id: str, queue: str, times: int) -> None:  # noqa: A
 def _publish(app: Any, text: bytes) -> None:
     """Publish a message again as it was received; the broker confirms it where it can."""
     said = loads(text.decode())
-    # RabbitMQ drops what is for a queue that is not there. Declared as Celery does for its own publishes.
-    queue = app.amqp.queues[said["queue"]] if said.get("queue") else None
     with app.producer_pool.acquire(block=True) as producer:
         # One at rest may have lost its connection.
         again = producer.connection.ensure(producer, _put, max_retries=3, interval_start=0, interval_step=0.1)
-        again(producer, said, queue)
+        again(producer, said)
 
 
-def _put(producer: Any, said: Mapping[str, Any], queue: Any) -> None:
+def _put(producer: Any, said: Mapping[str, Any]) -> None:
     channel = producer.channel
-    if queue is not None:
-        maybe_declare(queue, channel)
     properties = dict(said["properties"])
     message = channel.prepare_message(
         base64.b64decode(said["body"]),

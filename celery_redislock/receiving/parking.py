@@ -255,12 +255,12 @@ def _park(
     if store.home:
         # It is acknowledged after it is parked: a copy may come, and has to find the mark of its run.
         said = said._replace(parked_at=since, was_delivered=True, was_told=True)
-        text = text_of(message, said.added_to(headers), options.lock_wait_queue)
+        text = text_of(message, said.added_to(headers))
         entry = Entry("give", store.own_home, PUBLISHING, facts_of_turn(lock), text)
         band = band_of(255 - priority, has_waited=has_waited)
     else:
         said = said._replace(parked_at=since, was_told=True)
-        pushed = _as_pushed(message, said.added_to(headers), options.lock_wait_queue)
+        pushed = _as_pushed(message, said.added_to(headers))
         if pushed is None:
             return None
         queue, text, acknowledge = pushed
@@ -284,13 +284,10 @@ def _park(
     return answer
 
 
-def _as_pushed(
-    message: Any, headers: Mapping[str, Any], wait_queue: str | None = None
-) -> tuple[str, str, tuple[str, str, str]] | None:
-    """Return the queue a message of kombu's Redis goes to, its text there, and what acknowledges it.
+def _as_pushed(message: Any, headers: Mapping[str, Any]) -> tuple[str, str, tuple[str, str, str]] | None:
+    """Return the queue a message of kombu's Redis goes back to, its text there, and what acknowledges it.
 
-    That is ``wait_queue``, or the one it came from; ``None`` where that cannot be told, or the queue expires,
-    which takes more than a push.
+    ``None`` where the queue cannot be told, or expires, which takes more than a push.
     """
     channel = message.channel
     if not hasattr(channel, "unacked_key"):
@@ -302,15 +299,11 @@ def _as_pushed(
     consumed = set(channel._tag_to_queue.values())
     # Not one that a queue was renamed from: what is pushed has to be read by somebody.
     queues = [queue for queue in queues if queue in consumed]
-    if wait_queue is not None:
-        queues = [wait_queue]
     if not queues or queues[0] in getattr(channel, "_expires", ()):
         return None
     properties = {name: value for name, value in message.properties.items() if name not in OF_A_WORKER}
     # A tag of its own: this delivery is acknowledged by the present one, here and once more by kombu.
     properties["delivery_tag"] = str(uuid4())
-    if wait_queue is not None:
-        properties["delivery_info"] = {"exchange": "", "routing_key": wait_queue}
     raw = {**message._raw, "headers": headers, "properties": properties}
     prefix = channel.global_keyprefix
     queue = channel._q_for_pri(queues[0], channel._get_message_priority(raw, reverse=False))

@@ -334,29 +334,3 @@ def test_a_retry_that_leaves_its_lock_runs_before_those_that_wait(project: Proje
     expected = [retried, between, retried, *others]
     assert [body.task_id for body in project.bodies(key)] == [result.id for result in expected]
     assert project.overlaps(key) == []
-
-
-@pytest.mark.parametrize("where", [FUSED, RABBITMQ])
-def test_what_has_waited_goes_to_a_queue_of_its_own_where_one_is_named(
-    new_project: ProjectMaker, key: str, where: str
-) -> None:
-    """Also where nobody has declared that queue: RabbitMQ drops what is for none. Each runs, in order."""
-    project = new_project(path=where)
-    project.start_worker("prefork", concurrency=2)
-    options: Any = {"lock_wait_queue": project.aside}
-    with project.kept_on(key):
-        project.while_executing.delay(key)
-        project.wait_started(key)
-        waiting = [project.while_executing.apply_async((key,), **options) for _ in range(3)]
-        line = wait_parked(project, key, 3)
-    project.wait_ended(key, 1)
-    wait_until(lambda: len(parked(project, key)) == 2, PATIENCE, "the first has left the line")
-    throughout(1.0, lambda: None)
-    assert len(project.bodies(key)) == 1, "no worker looks into that queue"
-
-    project.start_worker("prefork", "-Q", project.aside, concurrency=1)
-    for result in waiting:
-        result.get(timeout=PATIENCE)
-
-    assert [body.task_id for body in project.bodies(key)][1:] == line
-    assert project.overlaps(key) == []

@@ -54,7 +54,6 @@ def sync_account(account_id: int) -> str:
     lock_period=1.0,
     lock_retry_delay=0.5,
     lock_on_retry="release",
-    lock_wait_queue="waited",
     lock_wait_timeout=timedelta(minutes=5),
     on_lock_lost="terminate",
     on_lock_error="run",

@@ -189,11 +189,6 @@ def test_a_loss_is_told_to_no_coroutine_function(call):
         assert "on_lock_lost is a coroutine function, and nobody awaits it; give" in problem
 
 
-@pytest.mark.parametrize("wrong", ["", 5, "two\0parts", "two\nlines", ["waited"]], ids=repr)
-def test_a_queue_whose_name_could_not_be_parked_is_refused(wrong):
-    assert "give the name of a queue" in problems(read, {"lock_wait_queue": wrong})[0]
-
-
 def test_a_quorum_of_lock_servers_is_refused_with_what_there_is_instead():
     """Redlock is for locks without tasks."""
     (problem,) = problems(settings_of, {"redislock_url": ["redis://a", "redis://b", "redis://c"]})

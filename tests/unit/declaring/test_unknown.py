@@ -4,7 +4,7 @@ import pytest
 
 from celery_redislock.declaring.call_options import split_call_options
 from celery_redislock.declaring.table import SETTING_ROWS
-from celery_redislock.declaring.unknown import unknown_options, unknown_settings
+from celery_redislock.declaring.unknown import GONE, unknown_options, unknown_settings
 from tests.unit.declaring.asking import problems
 
 
@@ -80,3 +80,19 @@ def test_an_unknown_setting_gets_the_nearest(wrong, hint):
 
     assert problem.startswith(f"{wrong} is no setting; ")
     assert hint in problem
+
+
+@pytest.mark.parametrize(
+    ("gone", "instead"),
+    [
+        ("lock_wait_queue", "what has waited goes back to its own queue; for another, set task_routes"),
+        ("redislock_wait_queue", "what has waited goes back to its own queue; for another, set task_routes"),
+    ],
+)
+def test_what_was_taken_out_is_refused_with_what_to_write(gone, instead):
+    """On a task and in a call; a setting in Django's spelling, too."""
+    assert gone in GONE
+    assert unknown_options([gone]) == [f"{gone} is no option; {instead}"]
+    if gone.startswith("redislock_"):
+        settings = [gone, f"CELERY_{gone.upper()}"]
+        assert unknown_settings(settings) == [f"{name} is no setting; {instead}" for name in settings]

@@ -503,29 +503,6 @@ def test_what_waits_in_line_is_told_once_however_often_it_is_parked(
     assert levels == ["INFO", "DEBUG"]
 
 
-def test_what_has_waited_goes_to_the_queue_that_is_named(shop: Shop) -> None:
-    """As it was received; from there a message that is refused again goes there, too."""
-    with parked(shop, lock_wait_queue="later"):
-        pass
-
-    assert shop.messages() == []
-    with shop.app.connection_for_read() as connection:
-        message = connection.default_channel.basic_get("later", no_ack=True)
-    assert message.headers["id"] == "t1"
-    assert message.delivery_info["routing_key"] == "later"
-    assert shop.run(shop.receive(message)) == 7
-
-
-def test_what_is_for_a_queue_that_may_not_be_made_stays_in_line(shop: Shop, caplog: Any) -> None:
-    """``task_create_missing_queues`` is off: published, RabbitMQ would drop it."""
-    shop.app.conf.task_create_missing_queues = False
-    with parked(shop, lock_wait_queue="later") as task:
-        pass
-
-    assert [waiter.owner for waiter in task.lock_for(7).waiting()] == ["t1"]
-    assert any("could not publish the next in line" in line and "later" in line for line in caplog.messages)
-
-
 def handed_on(shop: Shop, key: str = KEY) -> list[str]:
     """Who was handed a lock and has not started."""
     return [each.hold.owner for each in shop.store.waiting(key, handed_on=True)[1]]
