@@ -10,9 +10,7 @@ with our header replaced, and what leaves the line later is the same. It is park
 Where the lock server is the broker, parking and acknowledging are one step.
 """
 
-import threading
 import time
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import uuid4
@@ -31,55 +29,15 @@ from celery_redislock.publishing.conflict import announce, log_wait
 from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.publishing.promote import OF_A_WORKER, PUBLISHING, text_of
 from celery_redislock.publishing.turn import band_of, facts_of_turn, hand_off
+from celery_redislock.receiving import line
+from celery_redislock.receiving.line import AFTER_KEY, BEFORE_KEY
 from celery_redislock.running.delivery import BY_BROKER, Delivery
 from celery_redislock.store.store import LARGEST, Entry, Parked
-from celery_redislock.wire.clock import boottime
-
-#: Seconds for which a key counts as busy here after a message of it was parked.
-LATELY = 2.0
-
-#: Keys that are remembered: of messages in hand, and of those that were parked lately.
-MOST_KEYS = 10_000
-_in_hand: "dict[str, list[weakref.ref[Any]]]" = {}
-_parked_at: dict[str, float] = {}
-#: With threads, messages are received while others are refused: who parks sees what was parked before.
-_parking = threading.Lock()
-
-#: Where the key stands in a header, and what comes after it.
-_KEY = len('{"v":1,"k":"')
-_AFTER_KEY = '","t":"'
 
 
 def waits(options: LockOptions) -> bool:
     """Whether duplicates of a task with these options wait for a run to end."""
     return options.server == "wait" and options.scope is not None and options.scope.lease
-
-
-def note(header: str, request: Any) -> None:
-    """Note that a message is in hand; what comes behind it waits for it."""
-    if len(_in_hand) >= MOST_KEYS:
-        for key in [key for key, last in _in_hand.items() if last[-1]() is None]:
-            del _in_hand[key]
-        if len(_in_hand) >= MOST_KEYS:
-            _in_hand.clear()
-    key = header[_KEY : header.find(_AFTER_KEY, _KEY)]
-    ref = weakref.ref(request)
-    _in_hand[key] = [*_refs_in_hand(key), ref] if key in _in_hand else [ref]
-
-
-def _refs_in_hand(key: str) -> "list[weakref.ref[Any]]":
-    """Return the messages of a key that are in hand, in the order of their receipt."""
-    return [ref for ref in _in_hand.get(key, ()) if (request := ref()) is not None and not request.has_ended]
-
-
-def _put_before(token: str, key: str, until: Any, before: str) -> None:
-    """Note the first message in line behind those in hand that came earlier than ``until``."""
-    for ref in _in_hand.get(key, ()):
-        request = ref()
-        if request is until:
-            return
-        if request is not None and request.first_behind == before:
-            request.first_behind = token
 
 
 def strategy(task: Any, consumer: Any, handle: Callable[..., Any]) -> Callable[..., Any]:
@@ -97,8 +55,8 @@ def strategy(task: Any, consumer: Any, handle: Callable[..., Any]) -> Callable[.
     def receive(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **rest: Any) -> Any:
         header = message.headers.get(HEADER)
         if header.__class__ is str:
-            key = header[_KEY : header.find(_AFTER_KEY, _KEY)]
-            if (key in _in_hand or key in _parked_at) and _park_received(task, consumer, message, key):
+            key = header[BEFORE_KEY : header.find(AFTER_KEY, BEFORE_KEY)]
+            if key in line.busy and _park_received(task, consumer, message, key):
                 ack(logger, consumer.connection_errors)
                 return None
         return handle(message, body, ack, reject, callbacks, **rest)
@@ -108,13 +66,9 @@ def strategy(task: Any, consumer: Any, handle: Callable[..., Any]) -> Callable[.
 
 def _park_received(task: Any, consumer: Any, message: Any, key: str) -> bool:
     """Park a message behind another one of its key, if it waits for that; tell whether it is parked."""
-    in_hand = _refs_in_hand(key)
-    before = in_hand[-1]() if in_hand else None
-    if before is None:
-        _in_hand.pop(key, None)
-        if boottime() - _parked_at.get(key, -LATELY) >= LATELY:
-            _parked_at.pop(key, None)
-            return False
+    before = line.last(key)
+    if before is None and not line.was_parked_lately(key):
+        return False
     headers = message.headers
     task_id = str(headers.get("id"))
     said = Message.of(headers, task_id)
@@ -141,12 +95,12 @@ def _park_received(task: Any, consumer: Any, message: Any, key: str) -> bool:
     # Of several that may run the last one in hand says nothing: where there is room, the next one runs too.
     is_behind = before is not None and lock.limit is None
     how = "behind" if is_behind else "ask"
-    ahead = "" if before is None else before.claim_ahead()
+    ahead = "" if before is None else line.claim_ahead(before)
     try:
-        with _parking:
+        with line.parking:
             answer = _park(task, lock, message, headers, said, options, how=how, ahead=ahead)
             if answer is not None and answer.word not in {"runs", "full"}:
-                _put_before(said.token, key, None, "")
+                line.put_last(said.token, key)
     except RedisLockError as error:
         logger.debug("could not park %s, which runs or waits by the clock: %s", lock, error)
         if _may_be_parked(error):
@@ -156,7 +110,7 @@ def _park_received(task: Any, consumer: Any, message: Any, key: str) -> bool:
         return False
     # Nobody but that one's end may look at this line, where its lock was free.
     if before is not None and (answer.held_by is None or ahead.startswith(f"{answer.held_by.token}\0")):
-        before.wake_line_at_end()
+        line.wake_at_end(before)
     why = f"{lock.key!r} is held by {answer.held_by.owner}" if answer.held_by else f"{lock.key!r} is not free"
     log_wait(lock, why, was_told=said.was_told)
     if answer.held_by is not None:
@@ -187,14 +141,13 @@ def park_refused(delivery: Delivery, message: Any, name: str, request: Any) -> s
     try:
         if said.parked_at is not None:
             _keep_claim(delivery, name)
-        with _parking:
-            before = request.first_behind
-            place = before or "last"
+        with line.parking:
+            place = request.first_behind or "last"
             answer = _park(
                 delivery.task, lock, message, message.headers, said, delivery.options, place=place, anew=anew
             )
             if answer is not None and answer.word != "full":
-                _put_before(said.token, str(delivery.lock.key), request, before)
+                line.put_in_order(said.token, str(delivery.lock.key), request)
     except RedisLockError as error:
         if _may_be_parked(error):
             delivery.was_delivered = True
@@ -276,9 +229,7 @@ def _park(
         acknowledge=acknowledge, within=within,
     )  # fmt: skip
     if answer.word not in {"runs", "full"}:
-        if len(_parked_at) >= MOST_KEYS:
-            _parked_at.clear()
-        _parked_at[str(lock.key)] = boottime()
+        line.is_parked(str(lock.key))
     if answer.held_by is not None:
         lock.release_if_dead(answer.held_by)
     return answer

@@ -7,6 +7,7 @@ header is read, and its renewal begins, when a thread finds it still there after
 import os
 import weakref
 from collections import deque
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,7 @@ from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.log import logger
+from celery_redislock.receiving.hand import State
 from celery_redislock.store.store import Grant, Term
 from celery_redislock.wire.clock import boottime
 from celery_redislock.wire.thread import original, start_thread, tell
@@ -32,13 +34,15 @@ class HoldInHand(Lease):
     #: The run itself warns.
     warned = True
 
-    def __init__(self, lock: TaskLock, token: str, ttl: float, request: Any, *, is_run: bool) -> None:
-        """Renew from now on the hold of a request's run (``is_run``), or of its message, while that waits."""
+    def __init__(
+        self, lock: TaskLock, token: str, ttl: float, request: Any, states: Collection[State]
+    ) -> None:
+        """Renew from now on what a request holds while it is in these states."""
         now = boottime()
         super().__init__(lock.store, Term(lock.key, token, ttl), Grant(0, False, now, now))
         self.watchdog = watchdog_of(lock.store)
         self._request = weakref.ref(request)
-        self._is_run = is_run
+        self._states = states
 
     @property
     def held(self) -> bool:
@@ -47,7 +51,7 @@ class HoldInHand(Lease):
         Not longer than it may be held: the run itself announces that.
         """
         request = self._request()
-        if self.ended or request is None or self._is_run == (request.time_start is None):
+        if self.ended or request is None or request.state not in self._states:
             return False
         return not request.has_result and boottime() < self.since + self.max_hold
 

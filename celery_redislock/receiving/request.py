@@ -9,7 +9,7 @@ pools, in the one process there is); every call to the lock server is bounded by
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from datetime import datetime, timezone
 from functools import cached_property, lru_cache, partial
@@ -29,13 +29,30 @@ from celery_redislock.locks.lease import new_token
 from celery_redislock.locks.process import name_of
 from celery_redislock.log import logger
 from celery_redislock.publishing.message import HEADER, Message
-from celery_redislock.publishing.turn import facts_of_turn, hand_off
-from celery_redislock.receiving import parking
+from celery_redislock.publishing.turn import hand_off
+from celery_redislock.receiving import line, parking
+from celery_redislock.receiving.hand import (
+    CONCLUDE,
+    END,
+    ENDING,
+    HAND_BACK,
+    IN_HAND,
+    PARK,
+    RECEIVED,
+    RUNS,
+    RUNS_ELSEWHERE,
+    START_ELSEWHERE,
+    START_HERE,
+    WAITS,
+    State,
+    settling,
+)
 from celery_redislock.receiving.renewal import PAUSE, UNRENEWED, HoldInHand
 from celery_redislock.running.delivery import IN_HAND_SINCE, RECEIPT, Delivery, Receipt, release_dropped
 from celery_redislock.running.duplicate import Skipped
 from celery_redislock.running.redelivery import PutOff, ToBeParked, jittered, put_off
-from celery_redislock.store.store import NOBODY, Term
+from celery_redislock.running.transition import Transition
+from celery_redislock.store.store import Term
 from celery_redislock.wire.thread import tell
 
 #: Seconds a lease is left after a hard time limit: the child gets SIGTERM, and SIGKILL 0.1 s later
@@ -55,18 +72,15 @@ class LockRequest(Request):
     child's lease.
     """
 
-    _renewals: "tuple[HoldInHand, ...]" = ()
+    #: What is renewed of it; ``None`` until it has lasted.
+    _renewals: "tuple[HoldInHand, ...] | None" = None
     _renew_later: Callable[[Any], None] = UNRENEWED.add
-    #: It has ended, or will not run; another process runs it; it has lasted long enough to be renewed.
-    _is_over = _is_elsewhere = _was_looked_at = False
-    #: Identity of the first message of its key that was parked behind this one; and whether the lock was free
-    #: then, so that nobody but this one's end may look at that line.
+    #: Where it is between its receipt and its end; changed by the transitions of ``receiving/hand.py`` alone.
+    state: State = RECEIVED
+    #: What ``receiving/line.py`` notes: identity of the first message of its key that was parked behind this
+    #: one, and what is done with this one when its end is settled.
     first_behind = ""
-    wakes_line = False
-    #: This process has heard of its end.
-    has_ended = False
-    #: Its run is over, so that what it left is released; and nobody will look at ``wakes_line`` any more.
-    _has_run = _is_settled = False
+    at_end: "Callable[[LockRequest], None] | None" = None
 
     #: What Celery does with an outcome.
     _take_outcome = Request.on_success
@@ -87,30 +101,30 @@ class LockRequest(Request):
     def __init__(self, message: Any, **kwargs: Any) -> None:
         """Receive a message; called by the worker's strategy."""
         super().__init__(message, **kwargs)
-        serializer = registry.type_to_name.get(message.content_type)
         request_dict = self._request_dict
         properties = request_dict["properties"]
-        # str: a number runs, as with plain Celery.
-        self._receipt = Receipt(
-            new_token(str(self.id)),
-            properties.get(IN_HAND_SINCE) or time.time(),
-            serializer,
-            name_of(os.getpid()),
-        )
         # In a copy: an entry of request_dict itself leaks into the headers of a retry's message.
-        request_dict["properties"] = {**properties, RECEIPT: self._receipt}
+        request_dict["properties"] = {
+            **properties,
+            RECEIPT: Receipt(
+                new_token(str(self.id)),  # str: a number runs, as with plain Celery
+                properties.get(IN_HAND_SINCE) or time.time(),
+                registry.type_to_name.get(message.content_type),
+                name_of(os.getpid()),
+            ),
+        }
         header = request_dict.get(HEADER)
         is_short, waits = _traits(self._task)
         # One with an ETA is not on its way yet: nobody waits behind it.
         if waits and header.__class__ is str and not request_dict.get("eta"):
-            parking.note(header, self)
+            line.note(header, self)
         if is_short or (header.__class__ is str and '"o":' in header):
             # At once: its ttl may be shorter than others wait there.
             self._renew_later = type(self).begin_renewal
         self._renew_later(self)
 
     @cached_property
-    def _delivery(self) -> Delivery | None:
+    def delivery(self) -> Delivery | None:
         """The delivery, as its child makes it; ``None`` if it takes no lock, or only the child can tell."""
         try:
             return Delivery.of(self.task, self._context)
@@ -120,23 +134,22 @@ class LockRequest(Request):
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """A child has taken the task: if it lasts, its lease is renewed from here as well."""
+        is_here = pid == os.getpid() or ("greenlet" in sys.modules and _is_greenlet(pid))
+        self.state = START_HERE[self.state] if is_here else START_ELSEWHERE[self.state]
         super().on_accepted(pid, time_accepted)
-        if self._renewals:
+        if self._renewals is not None:
             self._stop_renewing()
-        if pid != os.getpid() and ("greenlet" not in sys.modules or not _is_greenlet(pid)):
-            self._is_elsewhere = True
-        if self._was_looked_at:
             self._renew_later(self)
 
     def begin_renewal(self) -> None:
         """It has lasted: renew what it holds. Called in the thread of :class:`Unrenewed`, or at once."""
-        self._was_looked_at = True  # first: it may be accepted now, in another thread
-        if self.time_start is None:
+        self._renewals = ()  # first: it may be accepted now, in another thread
+        if self.state in WAITS:
             self._renew_claim()
         elif not self.has_result:
             # Its start may take long, and until then nobody else can tell that it is not lost.
-            self._renew_turn(is_run=True)
-            if self._is_elsewhere:
+            self._renew_turn(RUNS)
+            if self.state is RUNS_ELSEWHERE:
                 self._renew_lease()
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
@@ -145,32 +158,40 @@ class LockRequest(Request):
         On prefork ``on_failure`` has been called before, with ``TimeLimitExceeded``. On gevent the body has
         ended, and nothing else is called (5.5.0 to 5.7.0).
         """
-        if not soft:
-            self._let_die()
+        if soft:
+            super().on_timeout(soft, timeout)
+            return
+        former = self._end()
+        end = self._let_die() if former in IN_HAND else HAND_BACK
         super().on_timeout(soft, timeout)
-        if not (soft or self._is_elsewhere):
-            self._settle()
+        if former in IN_HAND and former is not RUNS_ELSEWHERE:
+            self._settle(end)
 
-    def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
+    def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
         """The run failed, or its child is gone: a dead child's hold is released or handed on first."""
-        self.has_ended = True
+        former = self._end()
         error = exc_info.exception
         if isinstance(error, ExceptionWithTraceback):
             error = error.exc
-        if isinstance(error, TimeLimitExceeded):
+        end = HAND_BACK
+        if former not in IN_HAND:
+            pass  # what it leaves has been released
+        elif isinstance(error, TimeLimitExceeded):
             self._let_die()
         elif isinstance(error, WorkerLostError | Terminated | SystemExit | KeyboardInterrupt):
             self._release_for_dead_child(error)
         elif isinstance(error, ToBeParked):
             try:
                 self._park(error)
+                end = PARK
             except Exception as instead:  # noqa: BLE001  it ends the delivery, as a task's own does
                 error = instead
                 exc_info = ExceptionInfo()
         elif not (isinstance(error, PutOff) or self._is_requeued(error)):
-            self._settle(has_run=True)
-        answer = super().on_failure(exc_info, send_failed_event, return_ok)
-        self._settle()
+            self._settle(CONCLUDE)
+        answer = super().on_failure(exc_info, *args, **kwargs)
+        if self.state is ENDING:
+            self._settle(end)
         # For an Ignore Celery sends no event: a monitor would see the task started for ever.
         if isinstance(error, Skipped):
             why = str(error.args[0])
@@ -191,50 +212,29 @@ class LockRequest(Request):
         """
         if failed__retval__runtime.__class__ is not tuple or not failed__retval__runtime[0]:
             # As ``_settle`` does, without a call for each message.
-            self.has_ended = self._has_run = self._is_settled = True
-            if self.wakes_line:
-                self._wake_line()
+            with settling:
+                self.state = CONCLUDE[self.state]
+            if self.at_end is not None:
+                self.at_end(self)
         return self._take_outcome(failed__retval__runtime, **kwargs)
 
-    def claim_ahead(self) -> str:
-        """Return the claim of this message on its way to its lock, '' where no run could take it over."""
-        delivery = self._delivery
-        if delivery is None or delivery.identity is None or delivery.lock.limit is not None:
-            return ""
-        if delivery.locks.lease is None:
-            return ""  # what it has there may stand for a period, and its end must not release that
-        return f"{delivery.identity}\0{facts_of_turn(delivery.lock)}"
+    def _end(self) -> State:
+        """Note that its end is heard, or is about to come; return its state before."""
+        former = self.state
+        self.state = END[former]
+        return former
 
-    def wake_line_at_end(self) -> None:
-        """Let the next of the line start when this one has ended, or now if it has.
-
-        Called by who has parked that one behind this. Another thread or greenlet may have heard of the end
-        meanwhile, and looked at ``wakes_line`` before.
-        """
-        self.wakes_line = True
-        if self._is_settled:
-            self._wake_line()
-
-    def _settle(self, *, has_run: bool = False) -> None:
-        self._has_run = self._has_run or has_run
-        self._is_settled = True
-        if self.wakes_line:
-            self._wake_line()
-
-    def _wake_line(self) -> None:
-        """Let the next of the line start: it was parked when this run had ended, or not begun.
-
-        If its run had ended then, the claim that was made for it is left.
-        """
-        self.wakes_line = False
-        if (delivery := self._delivery) is not None:
-            # Never the run's token: after a hard time limit its body may go on.
-            delivery.lock.release((delivery.identity if self._has_run else None) or NOBODY)
+    def _settle(self, end: Transition[State]) -> None:
+        """What it leaves is settled."""
+        with settling:
+            self.state = end[self.state]
+        if self.at_end is not None:
+            self.at_end(self)
 
     def _park(self, error: ToBeParked) -> None:
         """Put the message into the line of the lock that its run was refused; else raise what ends it."""
-        self._end()
-        delivery = self._delivery
+        self._stop_renewing()
+        delivery = self.delivery
         if delivery is None:
             return  # only its child could tell its lock; it has said why
         why, name, is_copy = error.args
@@ -250,19 +250,19 @@ class LockRequest(Request):
             self._drop()
         super().reject(requeue)
 
-    def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
+    def _announce_revoked(self, reason: str, terminated: bool, *args: Any) -> None:
         if not terminated:
             # Revoked or expired before it ran. A terminated one's body may go on: on_failure will come.
             self._drop()
-        super()._announce_revoked(reason, terminated, signum, expired)
+        super()._announce_revoked(reason, terminated, *args)
 
     def _drop(self) -> None:
         release_dropped(self.task.app, self._request_dict, self.delivery_info, is_received=True)
-        self._end()
-        self._settle()
+        self._stop_renewing()
+        self._settle(HAND_BACK)
 
     def _release_for_dead_child(self, error: BaseException) -> None:
-        if self._is_over or (delivery := self._delivery) is None:
+        if (delivery := self.delivery) is None:
             return
         # Since 5.7 Celery acknowledges a lost run where SUCCESS is stored for its id, maybe another run's: of
         # a body that continued after retry(throw=False), or of an earlier job with this id.
@@ -287,7 +287,7 @@ class LockRequest(Request):
             if again is None:
                 had_started = answer is not None and answer.released
                 delivery.release_dead(had_started=had_started, has_succeeded=bool(has_succeeded))
-        self._end()
+        self._stop_renewing()
 
     def _is_loss(self, error: BaseException) -> bool:
         """Whether Celery takes the child for lost: killed, or since 5.7 ended by itself."""
@@ -315,11 +315,14 @@ class LockRequest(Request):
             return None  # after its last retry it is not requeued either
         return (new_token(task_id) if message is None else message.token), 0.0
 
-    def _let_die(self) -> None:
-        """Shorten the lease of a body that met its hard time limit: its child dies within seconds."""
-        if self._is_over or (delivery := self._delivery) is None:
-            return
-        self._end()
+    def _let_die(self) -> Transition[State]:
+        """Shorten the lease of a body that met its hard time limit: its child dies within seconds.
+
+        Return how it ends if there is no child, and its body has ended.
+        """
+        if (delivery := self.delivery) is None:
+            return HAND_BACK
+        self._stop_renewing()
         lock = delivery.locks.copies
         had_started = False
         try:
@@ -334,16 +337,17 @@ class LockRequest(Request):
         acks = getattr(self.task, "acks_on_timeout", None)
         if not self.task.acks_late or (self.task.acks_on_failure_or_timeout if acks is None else acks):
             delivery.release_dead(had_started=had_started)
-            self._has_run = not self._is_elsewhere
+            return CONCLUDE
+        return HAND_BACK
 
     def _renew_claim(self) -> None:
         """Renew the claim while the message waits here: prefetched, for its ETA, or for a rate limit."""
-        if self._is_over or (delivery := self._delivery) is None:
+        if (delivery := self.delivery) is None:
             return
         lock = delivery.locks.claim
         message = delivery.message
         if delivery.parked_as is not None:
-            self._renew_turn(is_run=False)
+            self._renew_turn(WAITS)
             return
         if message is None or not message.claimed or message.stands_for_period:
             return
@@ -357,58 +361,51 @@ class LockRequest(Request):
         until_expiry = (self.expires - now).total_seconds() if may_expire else inf
         # Soon: the message may have waited in its queue until little of its claim is left.
         soon = min(2 * PAUSE, queue_ttl / 12, max(0.0, until_expiry) / 12)
-        renewal = partial(HoldInHand, lock, message.token, request=self, is_run=False)
+        renewal = partial(HoldInHand, lock, message.token, request=self, states=WAITS)
         if until_expiry >= ttl:
             self._renew(renewal(ttl=ttl), first=soon, max_hold=until_expiry)
         elif until_expiry > PAUSE:
             # Once: from its expiry on it cannot run, although it may wait here for much longer.
             self._renew(renewal(ttl=until_expiry), first=soon, max_hold=2 * soon)
 
-    def _renew_turn(self, *, is_run: bool) -> None:
+    def _renew_turn(self, states: Collection[State]) -> None:
         """Renew what it was handed in line: if this process dies, it is handed that again soon."""
-        delivery = self._delivery
+        delivery = self.delivery
         if delivery is None or (parked_as := delivery.parked_as) is None:
             return
         lock = delivery.locks.claim
         lives_for = hand_off(declaration_of(self.task).settings)
         for each in dict.fromkeys((lock, delivery.locks.copies)):
-            turn = HoldInHand(each, parked_as, lives_for, self, is_run=is_run)
+            turn = HoldInHand(each, parked_as, lives_for, self, states)
             turn.token += "" if each == lock else " beside"  # the watchdog knows holds by their tokens
             self._renew(turn, first=PAUSE)
 
     def _renew_lease(self) -> None:
         # Made anew: whether its message was kept for so long that it can come again shows when it starts.
-        self.__dict__.pop("_delivery", None)
-        delivery = self._delivery
+        self.__dict__.pop("delivery", None)
+        delivery = self.delivery
         if delivery is not None and (delivery.locks.lease is not None or delivery.can_come_again):
             lock = delivery.locks.copies
             limit = self.time_limits[0] or self.task.time_limit
-            renewal = HoldInHand(lock, delivery.token, lock.ttl, self, is_run=True)
+            renewal = HoldInHand(lock, delivery.token, lock.ttl, self, RUNS)
             self._renew(renewal, max_hold=delivery.options.max_hold(limit))
 
     def _renew(self, renewal: HoldInHand, **when: Any) -> None:
-        self._renewals += (renewal,)
+        self._renewals = (*(self._renewals or ()), renewal)
         renewal.watchdog.watch(renewal, **when)
 
     def _stop_renewing(self) -> None:
-        for renewal in self._renewals:
+        for renewal in self._renewals or ():
             renewal.end()
             renewal.watchdog.unwatch(renewal)
         self._renewals = ()
 
-    def _end(self) -> None:
-        self._is_over = True
-        self.has_ended = True
-        self._stop_renewing()
-
     @property
     def has_result(self) -> bool:
         """Whether the pool has this run's result: it has ended, even if Celery announced its end before."""
-        if self._is_over or self.time_start is None or self._apply_result is None:
-            return self._is_over  # not accepted yet, it may wait in the pool
-        if not self._is_elsewhere:
+        if self.state is not RUNS_ELSEWHERE or self._apply_result is None:
             # The thread pool refers to none of its own results (celery 5.7.0, concurrency/thread.py).
-            return self.has_ended
+            return self.state not in IN_HAND
         result = self._apply_result()
         return result is None or result.ready()
 

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from celery_redislock.receiving import parking
+from celery_redislock.receiving import line
 
 
 @pytest.fixture(autouse=True)
 def nothing_in_hand() -> Iterator[None]:
     """Requests of another test, which live until they are collected, are in no hand of this one's."""
-    parking._in_hand.clear()
-    parking._parked_at.clear()
+    line.busy.clear()
+    line._parked_at.clear()
     yield
-    parking._in_hand.clear()
-    parking._parked_at.clear()
+    line.busy.clear()
+    line._parked_at.clear()

@@ -61,7 +61,7 @@ def test_a_message_waits_behind_one_in_hand_that_is_on_its_way(
     task.delay(7)
 
     assert parking._park_received(task, CONSUMER, shop.message(), KEY) is is_parked
-    assert not in_hand.has_ended
+    assert in_hand.state == "received"
 
 
 def test_calls_that_were_accepted_under_another_limit_wait_before_those_that_were_not(shop: Shop) -> None:
@@ -170,7 +170,7 @@ def test_a_strategy_that_a_task_is_given_gets_what_need_not_wait(shop: Shop) -> 
         receive(shop.message(), None, lambda *_, task_id=task_id: acks.append(task_id), None, [])
 
     assert (handled, acks) == (["t3"], ["t2"])
-    assert not in_hand.has_ended
+    assert in_hand.state == "received"
 
 
 class TestLongestWait:

@@ -27,8 +27,9 @@ from celery_redislock.locks.lease import boottime
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.publishing import promote
 from celery_redislock.publishing.message import HEADER
-from celery_redislock.receiving import parking
+from celery_redislock.receiving import line, parking
 from celery_redislock.receiving.request import LockRequest
+from celery_redislock.running.delivery import RECEIPT
 from celery_redislock.store.store import Entry
 from celery_redislock.testing import hold
 from tests.unit.shop import (
@@ -239,11 +240,12 @@ def test_in_pools_of_one_process_the_lease_is_renewed_once(shop: Shop, monkeypat
     greenlet = object()
     monkeypatch.setitem(sys.modules, "greenlet", SimpleNamespace(getcurrent=lambda: greenlet))
 
-    request = started(shop, pid=os.getpid() if pool == "threads" else id(greenlet))
+    here = started(shop, pid=os.getpid() if pool == "threads" else id(greenlet))
 
     assert shop.renewed() == {}
-    request.on_accepted(ANOTHER_PROCESS, time.monotonic())
-    assert list(shop.renewed()) == [token for token, _ in shop.states()]
+    elsewhere = shop.receive(here.message)
+    elsewhere.on_accepted(ANOTHER_PROCESS, time.monotonic())
+    assert list(shop.renewed()) == [elsewhere.request_dict["properties"][RECEIPT].token]
 
 
 @pytest.mark.parametrize("end", ["its result is in", "its result is gone", "the request is gone"])
@@ -476,7 +478,7 @@ def test_what_cannot_be_parked_is_published_again(shop: Shop) -> None:
 def test_a_run_that_others_wait_behind_keeps_its_lease_at_a_hard_time_limit(shop: Shop) -> None:
     """Law 5: never free before the body has really ended; who was parked behind it waits until then."""
     request = started(shop)
-    request.wake_line_at_end()
+    line.wake_at_end(request)
     before = shop.holder(KEY)
 
     request.on_failure(einfo(TimeLimitExceeded(100)), return_ok=True)
@@ -637,14 +639,14 @@ def test_a_run_that_had_ended_when_the_next_was_parked_leaves_no_claim(
     With threads and greenlets that may be before it is known that another one waits behind it.
     """
     request = delivered(shop, lock="while_executing", acks_late=acks_late)
-    ahead = request.claim_ahead()
+    ahead = line.claim_ahead(request)
     token, _, facts = ahead.partition("\0")
     request.on_accepted(os.getpid(), time.monotonic())
     shop.child(request)
     shop.store.acquire(KEY, token, 10.0, facts=facts)
     outcome = (False, None, 0.1) if error is None else (True, einfo(error), 0.1)
 
-    play(request.wake_line_at_end, partial(request.on_success, outcome), in_turn=in_turn)
+    play(partial(line.wake_at_end, request), partial(request.on_success, outcome), in_turn=in_turn)
 
     assert shop.states() == []
 
@@ -660,13 +662,13 @@ def test_a_run_of_whose_end_the_pool_tells_in_its_own_way_leaves_no_claim(
     """
     requeued = {"acks_late": True, "acks_on_failure_or_timeout": False} if "requeued" in end else {}
     request = delivered(shop, lock="while_executing", **requeued)
-    token, _, facts = request.claim_ahead().partition("\0")
+    token, _, facts = line.claim_ahead(request).partition("\0")
     request.on_accepted(os.getpid(), time.monotonic())
     shop.child(request)
 
     def park_behind() -> None:
         shop.store.acquire(KEY, token, 10.0, facts=facts)
-        request.wake_line_at_end()
+        line.wake_at_end(request)
 
     def hear() -> None:
         if end == "SystemExit":
@@ -684,11 +686,11 @@ def test_a_run_of_whose_end_the_pool_tells_in_its_own_way_leaves_no_claim(
 def test_one_that_was_requeued_when_the_next_was_parked_keeps_its_claim(shop: Shop, *, in_turn: bool) -> None:
     """It comes again, and is the first."""
     request = delivered(shop, lock="while_executing", acks_late=True)
-    token, _, facts = request.claim_ahead().partition("\0")
+    token, _, facts = line.claim_ahead(request).partition("\0")
     shop.store.acquire(KEY, token, 10.0, facts=facts)
     outcome = (True, einfo(Reject(requeue=True)), 0.1)
 
-    play(request.wake_line_at_end, partial(request.on_success, outcome), in_turn=in_turn)
+    play(partial(line.wake_at_end, request), partial(request.on_success, outcome), in_turn=in_turn)
 
     assert [held for held, _ in shop.states()] == [token]
 
@@ -715,8 +717,7 @@ def test_a_message_whose_parking_got_no_answer_runs_once(
     else:
         consumer = SimpleNamespace(hostname="here", connection_errors=(), event_dispatcher=None)
         message = shop.message()
-        monkeypatch.setattr(parking, "boottime", lambda: 0.0)
-        parking._parked_at[KEY] = 0.0
+        line.is_parked(KEY)
         with hold(task, 7):
             assert not parking._park_received(task, consumer, message, KEY)
         shop.run(shop.receive(message))

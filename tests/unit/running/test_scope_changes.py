@@ -8,6 +8,7 @@ import pytest
 from celery.exceptions import Ignore, Reject
 
 from celery_redislock.publishing.message import HEADER
+from celery_redislock.receiving import line
 from tests.unit.running.lives import SCOPES, TWO_LOCKS, Life, raising
 from tests.unit.shop import KEY, Shop, carried, revoke
 
@@ -141,4 +142,4 @@ def test_nothing_is_claimed_ahead_for_a_message_that_stands_for_a_period(
     """What is parked behind it waits for the period, which the end of its run does not release."""
     life = changed(shop, monkeypatch, "until_expired", "while_executing")
 
-    assert life.request.claim_ahead() == ""
+    assert line.claim_ahead(life.request) == ""
