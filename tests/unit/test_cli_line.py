@@ -566,11 +566,11 @@ class TestDrained:
         """It waits on, and is published later."""
         put = promote._put
 
-        def fail_once(producer: Any, said: Any, queue: Any) -> None:
+        def fail_once(producer: Any, said: Any) -> None:
             if said["headers"]["id"] == "b":
                 message = "no such exchange"
                 raise ValueError(message)
-            put(producer, said, queue)
+            put(producer, said)
 
         monkeypatch.setattr(promote, "_put", fail_once)
 
