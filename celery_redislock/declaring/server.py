@@ -15,11 +15,10 @@ from celery.local import Proxy
 from celery.utils.collections import ConfigurationView
 
 from celery_redislock.declaring.options import LockSettings, read_settings
-from celery_redislock.declaring.unknown import left_over_settings, unknown_settings
+from celery_redislock.declaring.unknown import GONE, left_over_settings, unknown_settings
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.log import logger
 from celery_redislock.store.store import LockStore
-from celery_redislock.wire.djangocache import SCHEME as DJANGO_CACHE
 
 if TYPE_CHECKING:
     import redis
@@ -143,9 +142,8 @@ class _Address(NamedTuple):
 
     @property
     def is_celerys(self) -> bool:
-        """Whether Celery reads it: no client, Cluster or cache; no Sentinels whose URL names the primary."""
-        ours = f"cluster://|^{DJANGO_CACHE}://|master_name="
-        is_ours = self.setting == "redislock_url" and re.search(ours, str(self.url))
+        """Whether Celery reads it: no client or Cluster; no Sentinels whose URL names the primary."""
+        is_ours = self.setting == "redislock_url" and re.search("cluster://|master_name=", str(self.url))
         return isinstance(self.url, str) and not is_ours
 
     @property
@@ -167,11 +165,12 @@ def _address(app: Any, settings: LockSettings) -> _Address:
     if settings.url is not None:
         url = settings.url
         address = _Address(url, "redislock_url", *of_backend)
-        if not isinstance(url, str) or is_cluster(url) or _scheme(url) in {DJANGO_CACHE, *_REDIS_SCHEMES}:
+        if not isinstance(url, str) or is_cluster(url) or _scheme(url) in _REDIS_SCHEMES:
             return address
         plain_url(url, address.setting)
         known = ", ".join(f"{scheme}://" for scheme in sorted(_REDIS_SCHEMES))
-        problem = f"{address.masked}: the scheme {_scheme(url)!r} cannot be used; use one of {known}"
+        instead = GONE.get(_scheme(url), f"use one of {known}")
+        problem = f"{address.masked}: the scheme {_scheme(url)!r} cannot be used; {instead}"
         raise LockOptionError(address.setting, [problem])
     # The broker comes before the result backend: it must be reachable to publish anyway.
     broker = _first(conf.broker_write_url or conf.broker_url)

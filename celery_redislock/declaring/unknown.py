@@ -31,8 +31,9 @@ OTHER_LIBRARIES: Mapping[str, str] = {
     "unique_raises, lock_queue_ttl=seconds for unique_timeout",
 }
 
-#: Options and settings of ours that were taken out, with what to write.
+#: Options, settings and a scheme of URLs of ours that were taken out, with what to write.
 GONE: Mapping[str, str] = {
+    "django-cache": "write redislock_url = CACHES['default']['LOCATION']",
     "lock_wait_queue": "what has waited goes back to its own queue; for another, set task_routes",
     "redislock_wait_queue": "what has waited goes back to its own queue; for another, set task_routes",
 }

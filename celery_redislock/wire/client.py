@@ -20,7 +20,6 @@ from celery_redislock.exceptions import LockOptionError, LockUnavailable
 from celery_redislock.log import logger
 from celery_redislock.wire.clock import Clock, boottime
 from celery_redislock.wire.connection import Connections, is_cluster, place_of, pool_of
-from celery_redislock.wire.djangocache import SCHEME, url_of_cache
 from celery_redislock.wire.nodes import Nodes, nodes_at, nodes_of
 from celery_redislock.wire.scripts import OTHER_SHAPES, Scripts, T, Understand, failure, script
 from celery_redislock.wire.thread import beside, has_greenlets, tell
@@ -212,8 +211,6 @@ def reach(
     if isinstance(named, str):
         if through:
             raise LockOptionError(where, ["through=True is about a client, and this is a URL; leave it out"])
-        if named.startswith(f"{SCHEME}://"):
-            named = url_of_cache(named, where)
         if is_cluster(named):
             return nodes_at(named, socket_timeout=socket_timeout, where=where)
         return Connections(pool_of(named, where), socket_timeout=socket_timeout, bounds_sentinels=True)

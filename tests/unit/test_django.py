@@ -1,22 +1,17 @@
-"""Under Django: claims only for what is committed, the server of a cache, and system checks."""
+"""Under Django: claims only for what is committed, and system checks."""
 
 import importlib.util
 import os
-import re
-import ssl
 import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
-from contextlib import closing
 from typing import Any
 
 import pytest
 from celery import Celery
 
-from celery_redislock import LockOptionError, store_of
-from celery_redislock.locks import connect
-from celery_redislock.wire.djangocache import url_of_cache
+from celery_redislock import store_of
 from tests.pages import blocks_of
 from tests.unit.shop import Shop, body
 
@@ -25,13 +20,9 @@ if importlib.util.find_spec("django") is None and not os.environ.get("CI"):
 
 django: Any = importlib.import_module("django")
 settings: Any = importlib.import_module("django.conf").settings
-caches: Any = importlib.import_module("django.core.cache").caches
 db: Any = importlib.import_module("django.db")
 override_settings: Any = importlib.import_module("django.test.utils").override_settings
 check_settings: Any = importlib.import_module("celery_redislock.django").check_settings
-
-DJANGOS = "django.core.cache.backends.redis.RedisCache"
-MEMORY = "django.core.cache.backends.locmem.LocMemCache"
 
 
 @pytest.fixture(autouse=True)
@@ -72,108 +63,6 @@ def test_a_rolled_back_transaction_claims_nothing(shop: Shop) -> None:
         fail()
 
     assert (shop.messages(), shop.held(), shop.store.calls) == ([], {}, [])
-
-
-# --- the server of a cache ---------------------------------------------------------------------
-
-
-def _caches(**cache: Any) -> Any:
-    return override_settings(CACHES={"default": {"BACKEND": DJANGOS} | cache, "other": {"BACKEND": MEMORY}})
-
-
-@pytest.mark.parametrize(
-    ("cache", "url"),
-    [
-        ({"LOCATION": "redis://h:6379/1"}, "redis://h:6379/1"),
-        ({"LOCATION": ["redis://h1", "redis://replica"]}, "redis://h1"),
-        ({"LOCATION": "redis://h1/0,redis://replica/0"}, "redis://h1/0"),
-        ({"LOCATION": "redis://h1/0;redis://replica/0"}, "redis://h1/0"),
-        (
-            {"LOCATION": "rediss://h/0", "OPTIONS": {"PASSWORD": "a/b", "USERNAME": "u"}},
-            "rediss://u:a%2Fb@h/0",
-        ),
-        (
-            {
-                "LOCATION": "rediss://:p@h/0",
-                "OPTIONS": {"PASSWORD": "no", "CONNECTION_POOL_KWARGS": {"ssl_cert_reqs": "none"}},
-            },
-            "rediss://:p@h/0?ssl_cert_reqs=none",
-        ),
-        ({"LOCATION": "unix:///run/r.sock", "OPTIONS": {"DB": 2}}, "unix:///run/r.sock?db=2"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_a_cache_names_the_server_of_its_primary(cache: dict[str, Any], url: str) -> None:
-    with _caches(**cache):
-        assert url_of_cache("django-cache://default", "redislock_url") == url
-
-
-@pytest.mark.parametrize(
-    ("location", "options"),
-    [
-        ("redis://h", {"db": "3"}),
-        ("redis://h/", {"db": 3}),
-        ("redis://:p@h/1", {"db": "3"}),
-        ("redis://h?db=4", {"db": 3}),
-        ("unix:///r.sock?db=4", {"db": 3}),
-        ("redis://u@h/1", {"username": "no", "password": "a/b@"}),
-        ("redis://u:p@h/1", {"username": "no", "password": "no"}),
-        ("rediss://h/0", {"ssl_cert_reqs": None}),
-        ("rediss://h/0", {"ssl_cert_reqs": ssl.CERT_NONE}),
-        ("rediss://h/0?ssl_cert_reqs=required", {"ssl_cert_reqs": None}),
-        ("rediss://h/0", {"ssl_check_hostname": False, "ssl_ca_certs": "/a b.pem", "ssl_keyfile": None}),
-    ],
-    ids=str,
-)
-def test_the_store_connects_as_django_does(location: str, options: dict[str, Any]) -> None:
-    """What the URL says wins over the options; a certificate is not verified where Django does not."""
-    app = Celery("shop", broker="memory://", set_as_current=False)
-    app.conf.redislock_url = "django-cache://default"
-    with (
-        _caches(LOCATION=location, OPTIONS=options),
-        closing(connect("django-cache://default")) as plain,
-        closing(store_of(app)) as of_app,
-    ):
-        theirs = caches["default"]._cache.get_client(write=True).connection_pool.connection_kwargs
-        ours = [plain.connections._kwargs, of_app.connections._kwargs]
-
-    assert [_reached(each) for each in ours] == [_reached(theirs)] * 2
-
-
-def _reached(options: dict[str, Any]) -> dict[str, Any]:
-    """What tells servers and users apart, in one spelling for each value."""
-    said = {name: value for name, value in options.items() if value is not None}
-    # Only where it is said is a certificate not verified (redis 8.1.0, SSLConnection).
-    cert_reqs = options.get("ssl_cert_reqs", "required")
-    verifies = cert_reqs not in {None, "none", ssl.CERT_NONE}
-    names = ("host", "path", "username", "password", "ssl_ca_certs", "ssl_check_hostname")
-    return {"db": int(said.get("db", 0)), "verifies": verifies, **{name: said.get(name) for name in names}}
-
-
-def test_locks_are_where_the_cache_is() -> None:
-    """As a setting of the app, and for locks without Celery; the password is masked."""
-    app = Celery("shop", broker="memory://", set_as_current=False)
-    app.conf.redislock_url = "django-cache://default"
-    with _caches(LOCATION="redis://u:secret@h:6380/5"), closing(connect("django-cache://default")) as store:
-        assert store.server == store_of(app).server
-    assert "h:6380" in store.server
-    assert "secret" not in store.server
-
-
-@pytest.mark.parametrize(
-    ("named", "cache", "said"),
-    [
-        ("other", {}, "its backend is django.core.cache.backends.locmem.LocMemCache"),
-        ("nobody", {}, "CACHES has no 'nobody'; there are default, other"),
-        ("default", {"OPTIONS": {"SENTINELS": [("h", 1)]}}, "sentinel://"),
-        ("default", {"LOCATION": "h:6379:1"}, "is not a URL"),
-        ("default", {"BACKEND": "nowhere.Cache"}, "its backend cannot be imported"),
-    ],
-    ids=["another backend", "no such alias", "Sentinels", "no URL", "not installed"],
-)
-def test_a_cache_that_keeps_no_locks_is_refused_by_name(named: str, cache: dict[str, Any], said: str) -> None:
-    with _caches(**cache), pytest.raises(LockOptionError, match=re.escape(said)):
-        connect(f"django-cache://{named}")
 
 
 # --- system checks -----------------------------------------------------------------------------
@@ -294,15 +183,28 @@ def test_the_admin_page_of_the_docs_lists_and_releases_what_it_showed() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("url", ["django-cache://defualt", "django-cache://other", "redis:/localhost"])
-def test_the_checks_tell_of_a_lock_server_that_cannot_be_asked_for(
-    monkeypatch: pytest.MonkeyPatch, url: str
-) -> None:
-    """A misspelt alias, a cache that is on no Redis, and a URL that is none; nothing is connected to."""
+def test_the_checks_tell_of_a_lock_server_that_cannot_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A URL that is none, or the name of a cache; nothing is connected to."""
     app = Celery("shop", broker="memory://", set_as_current=False)
-    app.conf.redislock_url = url
     monkeypatch.setattr(sys.modules["celery_redislock.django"], "current_app", app)
-    with _caches(LOCATION="redis://h/0"):
-        assert [each.id for each in check_settings()] == ["celery_redislock.E001"]
-        app.conf.redislock_url = "django-cache://default"
-        assert check_settings() == []
+
+    app.conf.redislock_url = "redis:/localhost"
+    assert [each.id for each in check_settings()] == ["celery_redislock.E001"]
+    app.conf.redislock_url = "django-cache://default"
+    (cache,) = check_settings()
+    assert "write redislock_url = CACHES['default']['LOCATION']" in cache.msg
+    app.conf.redislock_url = "redis://h/0"
+    assert check_settings() == []
+
+
+def test_the_settings_of_the_docs_name_the_server_of_the_cache_once() -> None:
+    """As the app that reads them connects: the URL of the cache is the lock server's."""
+    (code,) = [each.code for each in blocks_of("py") if "RedisCache" in each.code]
+    names: dict[str, Any] = {}
+    exec(code.replace("...", "'proj'"), names)  # noqa: S102
+    app = Celery("shop", broker="memory://", set_as_current=False)
+    app.config_from_object(
+        {name: value for name, value in names.items() if name.startswith("CELERY_")}, namespace="CELERY"
+    )
+
+    assert store_of(app).server == "redis://cache-1:6379/1"
