@@ -18,7 +18,7 @@ from celery.worker.consumer.control import Control
 from celery_redislock.declaring.declaration import is_unique
 from celery_redislock.declaring.server import settings_of, store_of
 from celery_redislock.log import command, logger
-from celery_redislock.running.delivery import release_dropped
+from celery_redislock.running.leavings import release_dropped
 from celery_redislock.store.store import owner_name, owner_of
 from celery_redislock.wire.retrying import keep_trying
 

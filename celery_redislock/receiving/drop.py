@@ -15,7 +15,7 @@ from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.log import logger
 from celery_redislock.publishing.handle import Holder
 from celery_redislock.publishing.promote import message_of
-from celery_redislock.running.delivery import mark_ttl, release_dropped
+from celery_redislock.running.leavings import mark_ttl, release_dropped
 from celery_redislock.store.store import LockStore
 
 

@@ -30,8 +30,8 @@ def _conclude(task: Any = None, state: Any = None, retval: Any = None, **_: Any)
     if run is False:
         # ``before_start`` ended it; retried or requeued, the message brings its claim again.
         if state in {FAILURE, IGNORED, REJECTED} and not request.is_eager and request.id:
-            from celery_redislock.running.delivery import release_dropped
             from celery_redislock.running.finish import is_requeued
+            from celery_redislock.running.leavings import release_dropped
 
             if not is_requeued(task, retval):
                 headers = {**(request.headers or {}), "id": request.id, "retries": request.retries}
@@ -47,7 +47,7 @@ def _conclude(task: Any = None, state: Any = None, retval: Any = None, **_: Any)
 
 def _release_unwanted(sender: Any = None, message: Any = None, **_: Any) -> None:
     """``task_unknown``, ``task_rejected``: the message will never run, so its claim is released."""
-    from celery_redislock.running.delivery import release_dropped
+    from celery_redislock.running.leavings import release_dropped
 
     release_dropped(sender.app, getattr(message, "headers", None), getattr(message, "delivery_info", None))
 

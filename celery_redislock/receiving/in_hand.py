@@ -54,7 +54,8 @@ from celery_redislock.declaring.server import settings_of
 from celery_redislock.log import logger
 from celery_redislock.publishing.message import HEADER
 from celery_redislock.receiving.restore import LATE, Restorer, run_script
-from celery_redislock.running.delivery import IN_HAND_OF, IN_HAND_SINCE, visibility_timeout
+from celery_redislock.running.delivery import IN_HAND_OF, IN_HAND_SINCE
+from celery_redislock.running.leavings import visibility_timeout
 from celery_redislock.wire.clock import boottime
 from celery_redislock.wire.thread import original, start_thread, tell
 

@@ -129,10 +129,7 @@ def park_refused(delivery: Delivery, message: Any, name: str, request: Any) -> s
     It goes before the first one of its key that was parked *behind* its request meanwhile.
     """
     delivery.was_told = True  # by its child
-    said = delivery.message
-    if said is None:  # its identity travels from now on
-        identity = delivery.identity or new_token(delivery.lock.owner)
-        said = Message(delivery.lock.key, identity, claimed_beside=delivery.scope.claims_beside)
+    said = delivery.header  # its identity travels from now on
     if delivery.was_delivered:
         said = said._replace(was_delivered=True)
     copies = delivery.locks.copies

@@ -48,8 +48,9 @@ from celery_redislock.receiving.hand import (
     settling,
 )
 from celery_redislock.receiving.renewal import PAUSE, UNRENEWED, HoldInHand
-from celery_redislock.running.delivery import IN_HAND_SINCE, RECEIPT, Delivery, Receipt, release_dropped
+from celery_redislock.running.delivery import IN_HAND_SINCE, RECEIPT, Delivery, Receipt
 from celery_redislock.running.duplicate import Skipped
+from celery_redislock.running.leavings import Fate, release_dropped
 from celery_redislock.running.redelivery import PutOff, ToBeParked, jittered, put_off
 from celery_redislock.running.transition import Transition
 from celery_redislock.store.store import Term
@@ -257,7 +258,7 @@ class LockRequest(Request):
         super()._announce_revoked(reason, terminated, *args)
 
     def _drop(self) -> None:
-        release_dropped(self.task.app, self._request_dict, self.delivery_info, is_received=True)
+        release_dropped(self.task.app, self._request_dict, self.delivery_info, Fate.UNRUN)
         self._stop_renewing()
         self._settle(HAND_BACK)
 
@@ -286,7 +287,8 @@ class LockRequest(Request):
             answer = delivery.locks.copies.release(delivery.token)
             if again is None:
                 had_started = answer is not None and answer.released
-                delivery.release_dead(had_started=had_started, has_succeeded=bool(has_succeeded))
+                died = Fate.FAILED if had_started else Fate.DIED_EARLY
+                delivery.leave(Fate.SUCCEEDED if has_succeeded else died)
         self._stop_renewing()
 
     def _is_loss(self, error: BaseException) -> bool:
@@ -324,9 +326,10 @@ class LockRequest(Request):
             return HAND_BACK
         self._stop_renewing()
         lock = delivery.locks.copies
-        had_started = False
+        fate = Fate.DIED_EARLY
         try:
-            had_started = lock.store.renew([Term(lock.key, delivery.token, DYING_TTL)]).renewed[0] is True
+            if lock.store.renew([Term(lock.key, delivery.token, DYING_TTL)]).renewed[0] is True:
+                fate = Fate.FAILED
         except RedisLockError as error:
             what = (
                 "could not shorten the lease on %r after a hard time limit; it expires %g s after its last "
@@ -336,7 +339,7 @@ class LockRequest(Request):
         # Whether Celery requeues it (5.5.0 to 5.7.0, on_timeout): since 5.7 by a name beside the older one.
         acks = getattr(self.task, "acks_on_timeout", None)
         if not self.task.acks_late or (self.task.acks_on_failure_or_timeout if acks is None else acks):
-            delivery.release_dead(had_started=had_started)
+            delivery.leave(fate)
             return CONCLUDE
         return HAND_BACK
 

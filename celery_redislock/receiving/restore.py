@@ -30,7 +30,8 @@ from celery_redislock.declaring.options import LockSettings
 from celery_redislock.exceptions import RedisLockError
 from celery_redislock.log import command, logger
 from celery_redislock.publishing.message import Message
-from celery_redislock.running.delivery import IN_HAND_OF, lock_by_name
+from celery_redislock.running.delivery import IN_HAND_OF
+from celery_redislock.running.leavings import lock_by_name
 from celery_redislock.store.store import RUNNING
 from celery_redislock.wire.scripts import script
 from celery_redislock.wire.thread import tell

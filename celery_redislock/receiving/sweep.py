@@ -23,7 +23,7 @@ from celery_redislock.exceptions import RedisLockError
 from celery_redislock.log import command, is_news, logger
 from celery_redislock.publishing.promote import tell_of_loss, tell_of_lying
 from celery_redislock.receiving.proof import Prover
-from celery_redislock.running.delivery import lock_by_name
+from celery_redislock.running.leavings import lock_by_name
 from celery_redislock.store.home import is_served, spellings_of
 from celery_redislock.store.store import LockStore
 from celery_redislock.wire.retrying import LONGEST_PAUSE

@@ -6,8 +6,7 @@ was delivered before.
 
 import re
 import time
-from collections.abc import Mapping
-from shlex import quote
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from celery import Task
@@ -15,17 +14,15 @@ from celery.utils.quorum_queues import detect_quorum_queues
 
 from celery_redislock.declaring.call_options import from_header
 from celery_redislock.declaring.declaration import declaration_of
-from celery_redislock.declaring.options import LockOptions, LockSettings
+from celery_redislock.declaring.options import LockOptions
 from celery_redislock.declaring.scopes import OF_PERIOD, Scope
-from celery_redislock.declaring.server import joined_for, settings_of, store_of
-from celery_redislock.exceptions import RedisLockError
-from celery_redislock.locks.keylock import KeyLock, LockByName
+from celery_redislock.locks.keylock import KeyLock
 from celery_redislock.locks.lease import new_token
 from celery_redislock.locks.tasklock import TaskLock
-from celery_redislock.log import command, logger
 from celery_redislock.publishing.message import Message, identity_of, is_result_ignored, tick_token
 from celery_redislock.publishing.promote import OF_A_WORKER
-from celery_redislock.store.store import Hold, Mark
+from celery_redislock.running.leavings import Fate, leave, mark_ttl, visibility_timeout
+from celery_redislock.store.store import Hold
 
 D = TypeVar("D", bound="Delivery")
 
@@ -36,18 +33,11 @@ RECEIPT = "redislock"
 #: Seconds a message waits in a worker until a copy, delivered when a connection broke, may have overtaken it.
 OVERTAKEN_AFTER = 1.0
 
-#: Seconds after which Redis delivers an unacknowledged message again (kombu 5.7.0, transport/redis.py).
-DEFAULT_VISIBILITY_TIMEOUT = 3600.0
-
-#: Seconds a done mark outlives the visibility timeout. That one begins when a message is received; then
-#: kombu looks only every 100 s for what has to be delivered again (5.7.0, transport/redis.py), and that
-#: message may wait in its queue behind others.
-MARK_MARGIN = 3600.0
-
-#: The same where a worker's name leads to what it has in hand (``receiving/in_hand.py``), and no copy is on
-#: its way when the message is done. If it cannot be acknowledged any more, it is back in its queue within a
-#: minute, and has the visibility timeout to wait there. If nobody restores it, kombu does: it looks each
-#: 100 s, or 300 s later where a worker was killed that looked (5.7.0, transport/redis.py).
+#: Seconds a done mark outlives the visibility timeout where a worker's name leads to what it has in hand
+#: (``receiving/in_hand.py``), and no copy is on its way when the message is done. If it cannot be acknowledged
+#: any more, it is back in its queue within a minute, and has the visibility timeout to wait there. If nobody
+#: restores it, kombu does: it looks each 100 s, or 300 s later where a worker was killed that looked (5.7.0,
+#: transport/redis.py).
 RESTORED_MARGIN = 600.0
 
 #: Seconds in which a message comes once more that was parked, and published beside that: it waits at most
@@ -258,6 +248,14 @@ class Delivery:
             self.alone_until = received_at + timeout / 2
 
     @property
+    def header(self) -> Message:
+        """What the message says, or would where it came without a header."""
+        if self.message is not None:
+            return self.message
+        identity = self.identity or new_token(self.lock.owner)
+        return Message(self.lock.key, identity, claimed_beside=self.scope.claims_beside)
+
+    @property
     def is_accepted(self) -> bool:
         """The message was accepted before, at its publish or as the run it is a retry of."""
         return bool(self.request.retries) or (self.message is not None and self.message.claimed)
@@ -355,38 +353,14 @@ class Delivery:
         for lock in {lock.key: lock for lock in (self.queue, self.locks.claim)}.values():
             lock.release(opened_by, opened_by=opened_by)
 
-    def release_claim(self, token: str, *, opened_by: str | None = None) -> None:
-        """Release the claim that the message has under this token, of which no lease has taken it over."""
-        self.locks.claim.release(token, opened_by=opened_by)
-        if self.locks.claim.key != self.lock.key and (self.was_delivered or self.parked_as):
-            # Requeued by its run, or handed the lock, it has its claim where a run's lease was.
-            self.lock.release(token, opened_by=opened_by)
-
-    def release_unrun(self, *, later: bool = False) -> None:
-        """Release what this message leaves because it will not run: its claim, and its period.
-
-        Not the period of a copy: its message may have run. ``later``: the watchdog asks, and not this thread.
-        """
-        if self.message is not None:
-            ttl = mark_ttl(self.task.app)
-            _release_claim(self.lock, self.message, ttl, may_have_run=self.was_delivered, later=later)
-
-    def release_dead(self, *, had_started: bool, has_succeeded: bool = False) -> None:
-        """Release what the message of a dead child leaves: its claim, unless that became a lease; its period.
-
-        The body of a child that is about to die keeps its lease. A job that ``has_succeeded`` keeps its
-        period, and so does that of a copy, which may find its message done, unless it ``had_started``.
-        """
-        keeps_period = has_succeeded or (self.was_delivered and not had_started)
-        opened_by = None if keeps_period else self.opened_by
-        token = self.identity or new_token(self.lock.owner)
+    def leave(self, fate: Fate, release: Callable[..., object] = KeyLock.release) -> None:
+        """Release what the message leaves, of which no lease has taken it over; as :func:`leavings.leave`."""
+        message = self.header
         if not self.leaves_claim:
-            if opened_by is not None:
-                self.end_period(opened_by)  # its claim is the period
-            return
-        self.release_claim(token, opened_by=opened_by)
-        if self.is_claimed_apart and self.locks.lease is not None and opened_by is not None:
-            self.end_period(opened_by)
+            message = message._replace(stands_for_period=True)
+        ttl = mark_ttl(self.task.app)
+        again = self.was_delivered
+        leave(self.lock, message, fate, ttl, earlier=again, opened_by=self.opened_by, release=release)
 
     def publish_again(self, delay: float, *, is_copy: bool = False) -> None:
         """Publish the message again by Celery's own machinery, as ``Task.retry`` does it.
@@ -397,15 +371,9 @@ class Delivery:
         """
         task = self.task
         request = self.request
-        message = self.message
-        if message is None:  # its identity travels from now on
-            message = Message(
-                self.lock.key,
-                self.identity or new_token(self.lock.owner),
-                claimed_beside=self.scope.claims_beside,
-            )
-        message = message._replace(
-            was_delivered=is_copy or self.was_delivered, was_told=self.was_told or message.was_told
+        said = self.header  # its identity travels from now on
+        message = said._replace(
+            was_delivered=is_copy or self.was_delivered, was_told=self.was_told or said.was_told
         )
         delay = min(delay, visibility_timeout(task.app))
         driver = task.app.producer_pool.connections.connection.transport.driver_type
@@ -429,90 +397,3 @@ class Delivery:
         )
         # Celery's own, and not the task's: the message was accepted or refused when it was first published.
         Task.apply_async(task, again.args, again.kwargs, **again.options)
-
-
-def release_dropped(
-    app: Any,
-    headers: Mapping[str, Any] | None,
-    delivery_info: Any = None,
-    *,
-    task_id: str | None = None,
-    is_received: bool = False,
-) -> None:
-    """Release the claim of a message that is dropped, and its period unless a body of it may have run.
-
-    For messages of which no :class:`Delivery` can be made: the app's settings name the lock server, and
-    errors are logged. ``task_id`` where the headers do not name it. ``is_received``: even if the header says
-    that it has no claim, because its publisher may have missed the grant.
-    """
-    headers = headers or {}
-    message = Message.of(headers, str(headers.get("id")) if task_id is None else task_id)
-    if message is None or message.key is None:
-        return
-    if not (message.claimed or is_received or message.parked_at is not None):
-        return
-    may_have_run = (delivery_info or {}).get("redelivered") or message.was_delivered
-    try:
-        settings = settings_of(app)
-        # Where locking is off, what was handed its lock is taken out of the line, or it would be sent again.
-        if settings.enabled or message.parked_at is not None:
-            lock = lock_by_name(app, settings, message.key)
-            _release_claim(lock, message, mark_ttl(app), may_have_run=bool(may_have_run))
-    except RedisLockError as problem:
-        logger.warning(
-            "could not release the claim on %r, which is left to expire; to release it sooner: %s (%s)",
-            message.key,
-            command(f"redislock release --queued --reason TEXT -- {quote(message.key)}"),
-            problem,
-        )
-
-
-def lock_by_name(app: Any, settings: LockSettings, key: str) -> KeyLock:
-    """Return the lock of this name where no :class:`Delivery` can be made of its message."""
-    store = store_of(app, settings)
-    store = joined_for("", store) if " " in key else store
-    return LockByName(store, key)
-
-
-def _release_claim(
-    lock: KeyLock, message: Message, ttl: float, *, may_have_run: bool, later: bool = False
-) -> None:
-    """Release the claim of a message, and its period unless it ``may_have_run``.
-
-    ``lock`` is that of its key, ``ttl`` that of a mark.
-    """
-    if may_have_run and message.parked_at is not None:
-        lock.of_message(message.token).release(message.token)  # where it waited for a run of its own
-    if may_have_run and message.stands_for_period:
-        return
-    if message.claimed_beside:
-        if may_have_run or message.parked_at is not None:
-            # Requeued by its run, or handed the lock, it has its claim where a run's lease was.
-            lock.release(message.token)
-        lock = lock.of_queue()
-    elif message.opened_by:
-        # In a scope of two locks the period is kept with the claims of calls, also for a retry.
-        lock.of_queue().release(message.opened_by, opened_by=None if may_have_run else message.opened_by)
-    token = message.token
-    if message.stands_for_period and message.opened_by:
-        token = message.opened_by
-    opened_by = None if may_have_run else message.opened_by or message.token
-    if later:
-        lock.release_later(token, opened_by=opened_by)
-        return
-    mark = None
-    if message.must_run:
-        # A run that it follows must not make a claim for it any more.
-        mark = Mark(message.token, ttl, is_done=True)
-    lock.release(token, opened_by=opened_by, mark=mark)
-
-
-def visibility_timeout(app: Any) -> float:
-    """Return the seconds after which the broker delivers an unacknowledged message again."""
-    options = app.conf.broker_transport_options or {}
-    return float(options.get("visibility_timeout") or DEFAULT_VISIBILITY_TIMEOUT)
-
-
-def mark_ttl(app: Any) -> float:
-    """Return the seconds within which a copy of a message may come, and so its done mark must live."""
-    return visibility_timeout(app) + MARK_MARGIN

@@ -14,6 +14,7 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery.states import FAILURE
 
 from celery_redislock.locks.lease import Lease, new_token
+from celery_redislock.running.leavings import Fate
 from celery_redislock.running.run import Run
 from celery_redislock.store.store import LockStore
 
@@ -37,7 +38,9 @@ def finish(run: Run, error: BaseException | None) -> None:
                 run.end_period(run.failed_period)  # else it ends with the lease, which keeps it
     lease = run.lease
     if lease is None:
-        _release_claim(run, requeued=requeued)
+        # It had to start without its lock, and has its claim yet; or its publisher does not know of one.
+        if run.message is not None and run.locks.lease is not None and not requeued:
+            run.leave(Fate.FAILED if run.failed_period else Fate.SUCCEEDED)
     elif (run.followed_by or requeued) and run.locks.lease is not None:
         _hand_on(run, lease)
     elif _is_stored_beside(run, error):
@@ -76,17 +79,6 @@ def _job_continues(run: Run, error: BaseException, *, requeued: bool) -> bool:
         is_replaced = isinstance(error, Ignore) and str(error).startswith("Replaced by")  # Task.replace
         return bool(requeued or run.followed_by or is_replaced or isinstance(error, Retry))
     return type(error).__name__ != "GreenletExit"  # by that gevent ends what is revoked
-
-
-def _release_claim(run: Run, *, requeued: bool) -> None:
-    """Release the claim of a run that had to start without its lock, and has it yet.
-
-    Also one that its publisher does not know of: the answer may have been lost.
-    """
-    message = run.message
-    if message is None or run.locks.lease is None or requeued:
-        return
-    run.locks.claim.release(message.token, opened_by=run.failed_period)
 
 
 def _hand_on(run: Run, lease: Lease) -> None:

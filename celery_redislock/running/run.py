@@ -10,7 +10,8 @@ from celery_redislock.locks.lease import Lease, call_back
 from celery_redislock.log import logger
 from celery_redislock.publishing.conflict import explain
 from celery_redislock.publishing.signals import lock_lost, lock_released
-from celery_redislock.running.delivery import Delivery, mark_ttl, release_dropped
+from celery_redislock.running.delivery import Delivery
+from celery_redislock.running.leavings import mark_ttl, release_dropped
 from celery_redislock.store.store import Mark
 
 

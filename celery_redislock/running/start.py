@@ -23,12 +23,14 @@ from celery.exceptions import Ignore, Reject
 
 from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.exceptions import DuplicateTask, LockKeyError, LockUnavailable, RedisLockError
+from celery_redislock.locks.keylock import KeyLock
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.log import is_news, logger
 from celery_redislock.publishing.publish import NEEDS_NO_SERVER
 from celery_redislock.publishing.signals import lock_acquired
 from celery_redislock.running.duplicate import at_start
+from celery_redislock.running.leavings import Fate
 from celery_redislock.running.redelivery import PutOff, ToBeParked, jittered, late_copy, put_off, wait_for
 from celery_redislock.running.run import Run
 from celery_redislock.store.store import ACCEPTED, QUEUED, Hold, Marked, Refusal
@@ -144,8 +146,7 @@ def _end_claim(run: Run) -> None:
         return
     if scope.claim == "period" and not run.is_accepted:
         _accept(run)
-    if run.leaves_claim:
-        _release_claim(run)
+    run.leave(Fate.STARTS)
 
 
 def _leave_queue(run: Run) -> None:
@@ -160,7 +161,7 @@ def _leave_queue(run: Run) -> None:
         if refusal is not None:
             raise at_start(run, refusal.hold)
     if message is not None and (run.is_accepted or runs_anyway):
-        _release_claim(run)
+        run.leave(Fate.STARTS)
         return
     if runs_anyway:
         return
@@ -174,19 +175,7 @@ def _leave_queue(run: Run) -> None:
             raise at_start(run, hold)
         lock.release(hold.token)
     if message is not None and message.claimed_beside != run.scope.claims_beside:
-        _release_claim(run)  # it was published under another scope
-
-
-def _release_claim(run: Run) -> None:
-    """Release the claim of the run's message, where its header says that it is.
-
-    Without a claim as well: its publisher may not have learned that it was granted.
-    """
-    message = run.message
-    if message is not None and run.locks.lease is None:
-        run.release_claim(message.token)
-    elif message is not None:
-        run.locks.claim.release(message.token)
+        run.leave(Fate.STARTS)  # it was published under another scope
 
 
 def _queued_before(run: Run, lock: TaskLock) -> Hold | None:
@@ -281,6 +270,6 @@ def _leave(run: Run, error: BaseException) -> None:
     if isinstance(error, Ignore | Reject | DuplicateTask | LockKeyError):
         return  # its message is delivered again and brings its claim, or there is none
     if isinstance(error, Exception):
-        run.release_unrun()
+        run.leave(Fate.UNRUN)
     elif not run.task.acks_late:  # acknowledged late, it is delivered again
-        run.release_unrun(later=True)
+        run.leave(Fate.UNRUN, KeyLock.release_later)  # the watchdog asks, and not this thread
