@@ -34,10 +34,10 @@ RECEIPT = "redislock"
 OVERTAKEN_AFTER = 1.0
 
 #: Seconds a done mark outlives the visibility timeout where a worker's name leads to what it has in hand
-#: (``receiving/in_hand.py``), and no copy is on its way when the message is done. If it cannot be acknowledged
-#: any more, it is back in its queue within a minute, and has the visibility timeout to wait there. If nobody
-#: restores it, kombu does: it looks each 100 s, or 300 s later where a worker was killed that looked (5.7.0,
-#: transport/redis.py).
+#: (``receiving/in_hand.py``), and no copy is on its way when the message is done. If it cannot be
+#: acknowledged any more, it is back in its queue within a minute, and has the visibility timeout to wait
+#: there. If nobody restores it, kombu does: it looks each 100 s, or 300 s later where a worker was killed
+#: that looked (5.7.0, transport/redis.py).
 RESTORED_MARGIN = 600.0
 
 #: Seconds in which a message comes once more that was parked, and published beside that: it waits at most
