@@ -37,7 +37,8 @@ class Site:
         import redis
         from celery import Celery
 
-        from celery_redislock import SingletonTask, store_of
+        from celery_redislock import SingletonTask
+        from celery_redislock.declaring.server import store_of
 
         self.number = number
         self.client: Any = redis.Redis.from_url(url)

@@ -12,32 +12,27 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from celery_redislock.declaring.keys.resources import Resources
     from celery_redislock.declaring.lock import Lock
-    from celery_redislock.declaring.scopes import Conflict, Skip
-    from celery_redislock.declaring.server import store_of
+    from celery_redislock.declaring.scopes import Conflict
     from celery_redislock.exceptions import (
         DuplicateTask,
         LockBusy,
         LockKeyError,
-        LockLoopError,
         LockLost,
         LockNotHeld,
         LockOptionError,
         LockUnavailable,
-        LockUpgradeError,
         RedisLockError,
     )
     from celery_redislock.locks.lease import Lease
     from celery_redislock.publishing.handle import Holder, LockHandle
-    from celery_redislock.publishing.held import held
     from celery_redislock.publishing.results import LockResult
     from celery_redislock.publishing.signals import lock_acquired, lock_conflict, lock_lost, lock_released
     from celery_redislock.task import SingletonTask
 
 __all__ = [
     "Conflict", "DuplicateTask", "Holder", "Lease", "Lock", "LockBusy", "LockHandle", "LockKeyError",
-    "LockLoopError", "LockLost", "LockNotHeld", "LockOptionError", "LockResult", "LockUnavailable",
-    "LockUpgradeError", "RedisLockError", "Resources", "SingletonTask", "Skip", "held", "lock_acquired",
-    "lock_conflict", "lock_lost", "lock_released", "store_of",
+    "LockLost", "LockNotHeld", "LockOptionError", "LockResult", "LockUnavailable", "RedisLockError",
+    "Resources", "SingletonTask", "lock_acquired", "lock_conflict", "lock_lost", "lock_released",
 ]  # fmt: skip
 
 __version__ = "0.1.0"
@@ -51,9 +46,6 @@ _HOMES = {
     "LockHandle": "publishing.handle",
     "LockResult": "publishing.results",
     "Resources": "declaring.keys.resources",
-    "Skip": "declaring.scopes",
-    "held": "publishing.held",
-    "store_of": "declaring.server",
     "SingletonTask": "task",
 }
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from celery_redislock.declaring.scopes import SCOPES, STRATEGIES, Scope
-from celery_redislock.declaring.table import ROWS, Row
+from celery_redislock.declaring.table import GROUPS, ROWS, Row
 
 __all__ = ["options_page"]
 
@@ -38,14 +38,13 @@ A callable receives the conflict and returns the name of a strategy.
 
 def options_page() -> str:
     """Return the page as Markdown, one line ending at its end. Always the same for one version."""
-    tasks = (_cells(row) for row in ROWS if row.attribute)
     settings = (_cells(row)[1:] for row in ROWS if row.attribute is None)
     scopes = map(_scope_cells, SCOPES.values())
     strategies = ((f"`{name!r}`", *sides) for name, sides in STRATEGIES.items())
     sections = [
         HEAD,
         "## Task options\n",
-        _table(("option", "setting", "default", "value", "meaning"), tasks),
+        *(part for group, rows in GROUPS.items() for part in (f"### {group.capitalize()}\n", _options(rows))),
         "## Settings only\n",
         _table(("setting", "default", "value", "meaning"), settings),
         "## Scopes\n",
@@ -55,6 +54,10 @@ def options_page() -> str:
         _table(("`on_conflict=`", "at publish (client)", "on the worker (server)"), strategies),
     ]
     return "\n".join(sections)
+
+
+def _options(rows: Iterable[Row]) -> str:
+    return _table(("option", "setting", "default", "value", "meaning"), map(_cells, rows))
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

@@ -60,24 +60,26 @@ class Row(NamedTuple):
         return self.attribute or self.setting or ""
 
 
-ROWS: tuple[Row, ...] = (
+_EVERYDAY = (
     Row(attribute="lock", setting="redislock_lock", default=SCOPES["until_executed"], kind=SCOPE,
         default_note="`'until_executed'`", meaning="how long the task is unique"),
     Row(attribute="lock_key", default=None, kind=KEY, default_note="all arguments",
         meaning="what is locked: the task with some of its arguments, or a resource shared by tasks"),
+    Row(attribute="on_conflict", setting="redislock_on_conflict", default=OnConflict(), kind=CONFLICT,
+        default_note="by scope", meaning="what happens to a duplicate"),
+    Row(attribute="lock_period", default=None, kind=Seconds(), default_note="none",
+        meaning="least time between two accepted calls of one key; required by `until_expired`. "
+        "Scheduled tasks need none"),
+    Row(attribute="lock_limit", default=1, kind=LIMIT,
+        meaning="how many may hold one key at once; a callable receives the call's arguments by name. An "
+        "operator, or the app itself, may replace the limit of a key at run time, unless it is 1"),
     Row(attribute="lock_describe", default=None, kind=ANY_TEXT, default_note="none",
         meaning="a text about a call, for operators, with fields like those of `lock_key`: "
         "`'order {order_id}'`. It is stored in clear text on the lock server, and commands print it; cannot "
         "be given for one call"),
-    Row(attribute="on_conflict", setting="redislock_on_conflict", default=OnConflict(), kind=CONFLICT,
-        default_note="by scope", meaning="what happens to a duplicate"),
-    Row(attribute="lock_skip_result", default=None, kind=ANYTHING,
-        default_note="none: state `REVOKED`",
-        meaning="result of a duplicate that is skipped on the worker; the duplicate then ends in `SUCCESS`. "
-        "Cannot be given for one call"),
-    Row(attribute="lock_limit", default=1, kind=LIMIT,
-        meaning="how many may hold one key at once; a callable receives the call's arguments by name. An "
-        "operator, or the app itself, may replace the limit of a key at run time, unless it is 1"),
+)  # fmt: skip
+
+_TIMES = (
     # Below a tenth of a second one slow round trip or a scheduler's pause outlasts the lease.
     Row(attribute="lock_ttl", setting="redislock_ttl", default=30.0, kind=Seconds(least=0.1),
         meaning="how long the lock of a running task outlives its last renewal (every third of it)"),
@@ -86,29 +88,36 @@ ROWS: tuple[Row, ...] = (
     Row(attribute="lock_max_hold", setting="redislock_max_hold", default=None, kind=Seconds(),
         default_note="the hard time limit + 10 s, if there is one, and at least twice `lock_ttl`",
         is_of_a_lease=True, meaning="longest time one run may hold its lock; longer than `lock_ttl`"),
-    Row(attribute="lock_period", default=None, kind=Seconds(), default_note="none",
-        meaning="least time between two accepted calls of one key; required by `until_expired`. "
-        "Scheduled tasks need none"),
-    Row(attribute="lock_period_on_failure", default="release", kind=one_of("keep", "release"),
-        meaning="what happens to the period when a job ends without success: it goes on, or it ends, so that "
-        "the job can be run again"),
     Row(attribute="lock_retry_delay", setting="redislock_retry_delay", default=5.0, kind=Seconds(),
         meaning="after how long a message that cannot wait in line is tried again (the lock server is down, "
         "or the line is full)"),
+    Row(attribute="lock_wait_timeout", default=None, kind=Seconds(), default_note="none",
+        meaning="longest time in line; then the task fails with `LockBusy`, within about two seconds"),
     Row(attribute="lock_max_waiting", setting="redislock_max_waiting", default=10_000, kind=COUNT,
         meaning="messages that may wait in line for one key; a further message is tried again every "
         "`lock_retry_delay`"),
+)  # fmt: skip
+
+_WHEN_THINGS_FAIL = (
+    Row(attribute="lock_period_on_failure", default="release", kind=one_of("keep", "release"),
+        meaning="what happens to the period when a job ends without success: it goes on, or it ends, so that "
+        "the job can be run again"),
     Row(attribute="lock_on_retry", default="keep", kind=one_of("keep", "release"), is_of_a_lease=True,
         meaning="what happens to the lock while a retry waits for its countdown: the job keeps it, or it is "
         "released, and after the countdown the retry goes before all that wait in line"),
-    Row(attribute="lock_wait_timeout", default=None, kind=Seconds(), default_note="none",
-        meaning="longest time in line; then the task fails with `LockBusy`, within about two seconds"),
+    Row(attribute="lock_skip_result", default=None, kind=ANYTHING,
+        default_note="none: state `REVOKED`",
+        meaning="result of a duplicate that is skipped on the worker; the duplicate then ends in `SUCCESS`. "
+        "Cannot be given for one call"),
     Row(attribute="on_lock_lost", setting="redislock_on_lock_lost", default="log",
         kind=one_of("log", "terminate", or_callable=True),
         is_of_a_lease=True, meaning="what happens to a run whose lock is lost"),
     Row(attribute="on_lock_error", setting="redislock_on_lock_error", default="raise",
         kind=one_of("raise", "run"),
         meaning="what happens when the lock server cannot be reached: fail visibly, or run without a lock"),
+)  # fmt: skip
+
+_SETTINGS_ONLY = (
     Row(setting="redislock_url", default=None, kind=URL,
         default_note="the broker's Redis, else the result backend's", meaning="where the lock server is"),
     Row(setting="redislock_through", default=False, kind=FLAG,
@@ -152,6 +161,14 @@ ROWS: tuple[Row, ...] = (
         meaning="what a worker does at start if settings, options or the lock server endanger locks: "
         "nothing, log, or not start; `'ignore'` keeps publishers silent about settings, too"),
 )  # fmt: skip
+
+#: The options of a task, by group.
+GROUPS: Mapping[str, tuple[Row, ...]] = {
+    "everyday": _EVERYDAY,
+    "times": _TIMES,
+    "when things fail": _WHEN_THINGS_FAIL,
+}
+ROWS: tuple[Row, ...] = (*_EVERYDAY, *_TIMES, *_WHEN_THINGS_FAIL, *_SETTINGS_ONLY)
 
 #: The rows of task options, by attribute.
 TASK_ROWS: Mapping[str, Row] = {row.attribute: row for row in ROWS if row.attribute is not None}

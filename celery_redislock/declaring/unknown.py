@@ -4,7 +4,7 @@ import re
 import sys
 from collections.abc import Collection, Iterable, Mapping
 
-from celery_redislock.declaring.table import SETTING_ROWS, TASK_ROWS
+from celery_redislock.declaring.table import GROUPS, SETTING_ROWS, TASK_ROWS
 
 #: An option of an entry of the schedule, which beat reads: none of a call.
 OF_ENTRIES = "redislock_catchup"
@@ -48,6 +48,9 @@ _LEFT_OVER: Mapping[str, tuple[str, str]] = {
 }
 
 _BEGINNINGS = ("lock_", "on_lock_", "on_conflict", "redislock_")
+_KNOWN_OPTIONS = "; ".join(
+    f"{group}: {', '.join(row.name for row in rows)}" for group, rows in GROUPS.items()
+)
 _NAMES = TASK_ROWS.keys() | OTHER_LIBRARIES.keys()
 
 
@@ -108,15 +111,17 @@ def _option(name: str) -> str:
     setting = SETTING_ROWS.get(name) or SETTING_ROWS.get(f"redis{name}")
     if setting is not None and setting.attribute is None:
         return f"option of a task; set {setting.setting} on the app"
-    return f"option; {GONE.get(name) or _nearest(name, [*TASK_ROWS, OF_ENTRIES])}"
+    return f"option; {GONE.get(name) or _nearest(name, [*TASK_ROWS, OF_ENTRIES], _KNOWN_OPTIONS)}"
 
 
-def _nearest(name: str, known: Collection[str]) -> str:
+def _nearest(name: str, known: Collection[str], told: str = "") -> str:
     from difflib import get_close_matches  # noqa: PLC0415  only for an error
 
     stems = {_stem(one): one for one in known}
     nearest = get_close_matches(_stem(name), stems, n=1)
-    return f"did you mean {stems[nearest[0]]}?" if nearest else f"known are {', '.join(sorted(known))}"
+    return (
+        f"did you mean {stems[nearest[0]]}?" if nearest else f"known are {told or ', '.join(sorted(known))}"
+    )
 
 
 def _stem(name: str) -> str:

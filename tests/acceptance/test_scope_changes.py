@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 from celery import Celery
 
-from celery_redislock import held
+from celery_redislock.publishing.held import held
 from tests.acceptance.harness import Project, wait_until
 from tests.acceptance.paths import ELSEWHERE, FUSED, RABBITMQ
 from tests.acceptance.project import AFTER, BEFORE, CHANGES, open_project

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_redislock import store_of
+from celery_redislock.declaring.server import store_of
 from tests.pages import blocks_of
 from tests.unit.shop import Shop, body
 

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from celery import current_app
 
-from celery_redislock import Lock, LockBusy, LockOptionError, locks, store_of
+from celery_redislock import Lock, LockBusy, LockOptionError, locks
+from celery_redislock.declaring.server import store_of
 from celery_redislock.locks import MemoryStore
 from celery_redislock.testing import hold
 from tests.unit.shop import KEY, Shop, body

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from celery_redislock import LockOptionError, held
+from celery_redislock import LockOptionError
+from celery_redislock.publishing.held import held
 from tests.unit.shop import Shop, body
 
 

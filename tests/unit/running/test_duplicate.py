@@ -10,7 +10,8 @@ from celery import chain, chord, group
 from celery.exceptions import Ignore, TaskRevokedError
 from celery.signals import task_success
 
-from celery_redislock import DuplicateTask, LockOptionError, Skip, lock_conflict
+from celery_redislock import DuplicateTask, LockOptionError, lock_conflict
+from celery_redislock.declaring.scopes import Skip
 from celery_redislock.publishing.message import Message
 from celery_redislock.store.store import owner_name
 from celery_redislock.testing import hold
