@@ -107,13 +107,16 @@ def _findings(server: LockServer) -> Iterator[_Found]:
 
 
 def _of_server(store: LockStore, replicas: int | str, *, some_wait: bool) -> Iterator[_Found]:
-    from celery_redislock.receiving.check import problems_of_server  # noqa: PLC0415  imports a worker's parts
+    from celery_redislock.receiving.check import (  # noqa: PLC0415  imports a worker's parts
+        problems_of_server,
+        problems_of_waiting,
+    )
 
     try:
         store.release("message:", NOBODY)  # changes nothing, and fails where a lock would
         says = {name: store.server_says(section, name) for section, name in _ASKED}
         apart = _apart(store)
-        problems = problems_of_server(store, some_wait=some_wait)
+        problems = problems_of_server(store) + (problems_of_waiting(store) if some_wait else [])
     except RedisLockError as error:
         yield "error", str(error)
         return

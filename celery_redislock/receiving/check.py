@@ -69,7 +69,11 @@ def off_disk(app: Any) -> str | None:
 def problems_of_app(app: Any, pool: str = "") -> list[str]:
     """Return what would go wrong with an app's tasks, schedule and lock server; ``pool``: of the worker."""
     problems, store, some_wait = problems_of_tasks(app, pool)
-    return problems if store is None else problems + problems_of_server(store, some_wait=some_wait)
+    if store is not None:
+        problems += problems_of_server(store)
+        if some_wait:
+            problems += problems_of_waiting(store)
+    return problems
 
 
 def problems_of_tasks(app: Any, pool: str = "") -> tuple[list[str], LockStore | None, bool]:
@@ -108,24 +112,33 @@ def problems_of_tasks(app: Any, pool: str = "") -> tuple[list[str], LockStore | 
     return problems, store, some_wait
 
 
-def problems_of_server(store: LockStore, *, some_wait: bool) -> list[str]:
-    """Return what would go wrong on a lock server; ``some_wait``: messages are to wait there."""
-    problems = []
+def problems_of_server(store: LockStore) -> list[str]:
+    """Return what would go wrong on a lock server."""
     try:
         # It changes nothing, and fails where a lock would: on a replica, a Cluster's node, without scripts.
         store.release("message:", NOBODY)
         policy = store.server_says("memory", "maxmemory_policy")
-        if policy not in {None, "noeviction"}:
-            problems.append(
-                f"the lock server {store.server} has maxmemory-policy {policy!r}: short of memory it deletes "
-                "locks of running tasks; set it to 'noeviction', or give the locks a server of their own "
-                "with redislock_url"
-            )
-        if some_wait and "amqp" in store.home and store.server_says("persistence", "aof_enabled") == "0":
-            problems.append(
-                f"messages that wait for a lock move from RabbitMQ to the lock server {store.server}, which "
-                "has no append-only file, and may be lost when it restarts; give it appendonly yes"
-            )
     except RedisLockError as error:
-        problems.append(str(error))
-    return problems
+        return [str(error)]
+    if policy in {None, "noeviction"}:
+        return []
+    problem = (
+        f"the lock server {store.server} has maxmemory-policy {policy!r}: short of memory it deletes locks "
+        "of running tasks; set it to 'noeviction', or give the locks a server of their own with redislock_url"
+    )
+    return [problem]
+
+
+def problems_of_waiting(store: LockStore) -> list[str]:
+    """Return what would go wrong with messages that wait on a lock server."""
+    try:
+        is_in_memory = "amqp" in store.home and store.server_says("persistence", "aof_enabled") == "0"
+    except RedisLockError:
+        return []  # the server's own problem is told
+    if not is_in_memory:
+        return []
+    problem = (
+        f"messages that wait for a lock move from RabbitMQ to the lock server {store.server}, which has no "
+        "append-only file, and may be lost when it restarts; give it appendonly yes"
+    )
+    return [problem]

@@ -174,7 +174,7 @@ class WorkerName:
             with self.connect() as own:
                 channel = own.channel()
                 self._leave_behind(channel)
-                self._renew(channel, may_take=False)
+                self._renew(channel)
         except Exception as error:  # noqa: BLE001  the thread tries again
             if is_forbidden(error):
                 log = logger.debug if self._is_forbidden else logger.info
@@ -215,26 +215,30 @@ class WorkerName:
 
     def look(self, channel: Any) -> None:
         """Renew the name, and restore what lapsed workers had in hand; in the thread."""
-        taken = self._renew(channel)
+        taken = self._renew(channel, self.ttl / 6)
         with self._lock:
             self._sign(channel, self.name)
         for name, bearer in taken:
             for _ in self._restorer.restore(channel, name, bearer):
                 if boottime() - self._renewed_at > self.pause:
-                    self._renew(channel, may_take=False)
+                    self._renew(channel)
 
-    def _renew(self, channel: Any, *, may_take: bool = True) -> Iterator[tuple[str, str]]:
-        """Renew the name, or take another one; return the names that were taken, with who bore them."""
+    def _renew(self, channel: Any, takes_for: float = 0.0) -> Iterator[tuple[str, str]]:
+        """Renew the name, or bear another one; return the names that were taken, with who bore them.
+
+        ``takes_for``: seconds for which lapsed names are taken, until the next worker is given them; 0: none.
+        """
         with self._lock:
             asked_at = boottime()
             if asked_at - self._renewed_at > self.vouches:
                 self._steady_since = asked_at  # the broker may have been away, for the others as well
-            may_take = may_take and asked_at - self._steady_since > self.ttl - self.vouches
-            word, *taken = self._ask(channel, self._bearer if not self.name else "", may_take)
+            if asked_at - self._steady_since <= self.ttl - self.vouches:
+                takes_for = 0.0
+            word, *taken = self._ask(channel, self._bearer if not self.name else "", takes_for)
             if word == "taken":
                 self._steady_since = asked_at
                 self.name = ""
-                word, *taken = self._ask(channel, self._bearer, may_take=False)
+                word, *taken = self._ask(channel, self._bearer)
             if word == "late":
                 self._steady_since = asked_at
             self._renewed_at = asked_at
@@ -266,19 +270,19 @@ class WorkerName:
             self.name = ""
             try:
                 self._sign(channel, former)
-                self._ask(channel, self._bearer, may_take=False)
+                self._ask(channel, self._bearer)
                 tags = [request.message.delivery_tag for request in tuple(active_requests)]
                 self._carry(channel, former, self.name, tags)
             except BaseException:
                 self.name = former
                 raise
 
-    def _ask(self, channel: Any, bearer: str, may_take: bool) -> list[str]:
+    def _ask(self, channel: Any, bearer: str, takes_for: float = 0.0) -> list[str]:
         if not self.name:
             self.name = uuid.uuid4().hex[:12]
-        times = (self.ttl, self.ttl - self.vouches, self.ttl / 6, 2 * visibility_timeout(self._app))
+        times = (self.ttl, self.ttl - self.vouches, takes_for, 2 * visibility_timeout(self._app))
         ttl, late, again, kept = (round(seconds * 1000) for seconds in times)
-        arguments = self.name, bearer, ttl, late, again if may_take else "", kept
+        arguments = self.name, bearer, ttl, late, again or "", kept
         prefix = f"{channel.global_keyprefix}{self._prefix}:workers"
         keys = prefix, f"{prefix}:taken", f"{prefix}:bearers"
         return [each.decode() for each in run_script(channel, "heartbeat", keys, *arguments)]

@@ -134,14 +134,21 @@ def park_refused(delivery: Delivery, message: Any, name: str, request: Any) -> s
         said = said._replace(was_delivered=True)
     copies = delivery.locks.copies
     lock = copies if copies.key == name else delivery.lock._replace(key=name)
-    anew = delivery.had_its_turn
+    since = None if delivery.had_its_turn else said.parked_at
     try:
         if said.parked_at is not None:
             _keep_claim(delivery, name)
         with line.parking:
             place = request.first_behind or "last"
             answer = _park(
-                delivery.task, lock, message, message.headers, said, delivery.options, place=place, anew=anew
+                delivery.task,
+                lock,
+                message,
+                message.headers,
+                said,
+                delivery.options,
+                place=place,
+                since=since,
             )
             if answer is not None and answer.word != "full":
                 line.put_in_order(said.token, str(delivery.lock.key), request)
@@ -184,19 +191,20 @@ def _tell_of_full(lock: TaskLock, options: LockOptions) -> None:
 
 def _park(
     task: Any, lock: TaskLock, message: Any, headers: Mapping[str, Any], said: Message, options: LockOptions,
-    *, how: str = "refused", place: str = "last", ahead: str = "", anew: bool = False,
+    *, how: str = "refused", place: str = "last", ahead: str = "", since: float | None = None,
 ) -> Parked | None:  # fmt: skip
     """Park a message; ``None`` where it cannot be. Raises as :meth:`LockStore.park`.
 
-    ``anew``: its time in line begins now, although it has waited before.
+    ``since``: when its time in line began, in seconds since the epoch; ``None`` for now.
     """
     store = lock.store
     priority = (message.properties or {}).get("priority") or 0
     # One that was accepted came before all that wait now.
     has_waited = said.parked_at is not None or (said.claimed and not said.claimed_beside)
 
-    since = time.time() if anew or said.parked_at is None else said.parked_at
-    waited = time.time() - since
+    now = time.time()
+    since = now if since is None else since
+    waited = now - since
     timeout = options.lock_wait_timeout
     # Over time already, it waits for a run of its own id, and till that has ended: it is no failure.
     within = None if timeout is None or waited >= timeout else timeout - waited

@@ -14,7 +14,7 @@ One spelling may lead to two brokers, in two networks. A worker whose spelling w
 a name that its own broker does not know, has another home: the spelling, ``#``, and a name of its broker.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from math import inf
 from typing import Any, Protocol
@@ -121,16 +121,15 @@ def connect(app: Any) -> Any:
     return connection
 
 
-def prove(store: LockStore, spelling: str, broker: Broker | None, *, notes: bool = True) -> None:
-    """Find out which home a process has whose URL is spelled so, and set it on the store.
-
-    ``notes``: it is noted on the lock server, as by a worker.
-    """
+def prove(store: LockStore, spelling: str, broker: Broker | None) -> None:
+    """Find out which home a worker has whose URL is spelled so; note the proof, and set it on the store."""
     proofs = store.homes()
-    own, name = _found(proofs, spelling, broker, notes=notes)
-    if notes:
-        proofs = store.homes(own, name)
-    if own != spelling and notes and store.own_home != own:
+    names = _names_of(broker, proofs)
+    if broker is not None and names == []:
+        names = [broker.declare()]
+    own, name = _home(spelling, names, proofs)
+    proofs = store.homes(own, name)
+    if own not in {spelling, store.own_home}:
         line = (
             "%s leads other workers to another broker, or this one has lost its data: what waits for those "
             "is not published here; if they are two brokers, give them two names in broker_url, if it is one "
@@ -140,17 +139,25 @@ def prove(store: LockStore, spelling: str, broker: Broker | None, *, notes: bool
     store.home = "\n".join(spellings_of(own, proofs))
 
 
-def _found(
-    proofs: Mapping[str, Proof], spelling: str, broker: Broker | None, *, notes: bool
-) -> tuple[str, str]:
-    """Return the home of this spelling here, and the name of its broker."""
+def look_up(store: LockStore, spelling: str, broker: Broker | None) -> None:
+    """Find out the home of a command, by what workers have proved, and set it on the store."""
+    proofs = store.homes()
+    own, _ = _home(spelling, _names_of(broker, proofs), proofs)
+    store.home = "\n".join(spellings_of(own, proofs))
+
+
+def _names_of(broker: Broker | None, proofs: Mapping[str, Proof]) -> list[str] | None:
+    """Return the proved names that this broker knows; ``None`` where it cannot be asked."""
+    return None if broker is None else broker.known(sorted({each.name for each in proofs.values()} - {""}))
+
+
+def _home(spelling: str, names: Sequence[str] | None, proofs: Mapping[str, Proof]) -> tuple[str, str]:
+    """Return the home of this spelling at a broker that has these names, and the one that counts."""
     noted = proofs.get(spelling)
-    names = {each.name for each in proofs.values()} - {""}
-    known = None if broker is None else broker.known(sorted(names))
-    if broker is None or known is None:
+    if names is None:
         return spelling, "" if noted is None else noted.name
-    name = known[0] if known else broker.declare() if notes else ""
-    is_others = noted is not None and noted.is_living and noted.name not in {"", name, *known}
+    name = names[0] if names else ""
+    is_others = noted is not None and noted.is_living and noted.name not in {"", *names}
     return f"{spelling}#{name}" if is_others else spelling, name
 
 
@@ -158,14 +165,17 @@ def learn(app: Any, store: LockStore) -> None:
     """Let a command publish what it promotes: :func:`promote.install`, for the home that is proved here."""
     promote.install(app, store)
     if store.home:
-        _try_to_prove(app, store, store.own_home, notes=False)
+        _ask(app, store, store.own_home, look_up)
 
 
-def _try_to_prove(app: Any, store: LockStore, spelling: str, *, notes: bool) -> None:
+def _ask(
+    app: Any, store: LockStore, spelling: str, find_out: Callable[[LockStore, str, Broker | None], None]
+) -> None:
+    """Connect to the broker, and find out which home it is; where that cannot be, it stays as it is."""
     try:
         with connect(app) as connection:
-            prove(store, spelling, broker_of(connection, store.prefix), notes=notes)
-    except Exception as error:  # noqa: BLE001  every broker has errors of its own; the home stays as it is
+            find_out(store, spelling, broker_of(connection, store.prefix))
+    except Exception as error:  # noqa: BLE001  every broker has errors of its own
         tell(logger.debug, "could not prove which broker %s is: %r", spelling, error)
 
 
@@ -193,4 +203,4 @@ class Prover:
         """Prove, where that is due and the lock server is not the broker; it takes some seconds at most."""
         if self._spelling and self._clock() >= self._due_at:
             self._due_at = self._clock() + AGAIN
-            _try_to_prove(self._app, self._store, self._spelling, notes=True)
+            _ask(self._app, self._store, self._spelling, prove)

@@ -46,6 +46,10 @@ MOST_DEATHS = 3
 #: server with messages of 1 kB, ten with 100 kB.
 _AT_ONCE = 50
 
+#: The commands that put a message where kombu's Redis takes the next one, or the last one.
+_AT_FRONT = "RPUSH"
+_AT_END = "LPUSH"
+
 #: What has become of a message in the hands of its worker.
 _WAITS = "waits"
 _HAS_BEGUN = "has begun"
@@ -175,7 +179,7 @@ class Restorer:
             tell(logger.warning, line, entry, deaths, revoke)
             return 0
         # From the second death on at the end of its queue, where it keeps no others from running.
-        return self._count(_push(channel, [entry], at_end=deaths > 1))
+        return self._count(_push(channel, [entry], _AT_END if deaths > 1 else _AT_FRONT))
 
     def _count(self, moved: Sequence[Unacked]) -> int:
         """Count messages that were restored, for operators; return how many."""
@@ -251,13 +255,13 @@ class _Pushes(list[tuple[str, str]]):
     rpush = lpush = push
 
 
-def _push(channel: Any, entries: Sequence[Unacked], *, at_end: bool = False) -> list[Unacked]:
+def _push(channel: Any, entries: Sequence[Unacked], push: str = _AT_FRONT) -> list[Unacked]:
     """Move entries from ``unacked`` to their queues, as kombu's ``restore_by_tag`` does; return those moved.
 
-    To the front, unless ``at_end``. Atomic; each only if it is still there as it was found.
+    Atomic; each only if it is still there as it was found.
     """
     keys = [channel.unacked_key, channel.unacked_index_key]
-    arguments: list[Any] = ["LPUSH" if at_end else "RPUSH"]
+    arguments: list[Any] = [push]
     for entry in entries:
         pushes = _Pushes()
         channel._do_restore_message(entry.payload, entry.exchange, entry.routing_key, pushes)

@@ -496,7 +496,7 @@ def test_who_dies_while_it_restores_is_followed_by_the_next(yard: Yard, steps: i
     yard.let_lapse(dead)
     dying = yard.hand()
     dying.worker._steady_since = boottime() - 10 * TERM
-    ((name, bearer),) = dying.worker._renew(dying.channel)
+    ((name, bearer),) = dying.worker._renew(dying.channel, dying.worker.ttl / 6)
     restoring = dying.worker._restorer.restore(dying.channel, name, bearer)
     for _ in range(steps):
         next(restoring)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from celery_redislock.receiving import proof
-from celery_redislock.receiving.proof import Prover, learn, prove
+from celery_redislock.receiving.proof import Prover, learn, look_up, prove
 from celery_redislock.store.home import LIVES
 from celery_redislock.store.memory import MemoryStore
 from tests.clocks import AheadClock
@@ -206,9 +206,9 @@ def test_a_command_learns_which_home_it_has_and_notes_nothing(
     prove(store, HERE, broker)
     proofs = store.homes()
 
-    prove(command, THERE, broker, notes=False)
+    look_up(command, THERE, broker)
     assert homes(command) == [THERE]
-    prove(command, HERE, Broker(), notes=False)
+    look_up(command, HERE, Broker())
     assert homes(command) == [f"{HERE}#"]
 
     assert store.homes().keys() == proofs.keys()
