@@ -8,14 +8,18 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Collection
+from datetime import datetime, timezone
 from functools import partial
+from math import inf
 from typing import Any
 
+from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.locks.lease import Lease
 from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.log import logger
-from celery_redislock.receiving.hand import State
+from celery_redislock.publishing.turn import hand_off
+from celery_redislock.receiving.hand import RUNS, RUNS_ELSEWHERE, WAITS, State
 from celery_redislock.store.store import Grant, Term
 from celery_redislock.wire.clock import boottime
 from celery_redislock.wire.thread import original, start_thread, tell
@@ -57,6 +61,84 @@ class HoldInHand(Lease):
 
     def lose(self, reason: str) -> None:
         """Keep asking: a missing hold may still come, or come back, and a child may wait for the server."""
+
+
+def begin(request: Any) -> None:
+    """Renew what a request holds, which has lasted."""
+    request.renewals = ()  # first: it may be accepted now, in another thread
+    if request.state in WAITS:
+        _renew_claim(request)
+    elif not request.has_result:
+        # Its start may take long, and until then nobody else can tell that it is not lost.
+        _renew_turn(request, RUNS)
+        if request.state is RUNS_ELSEWHERE:
+            _renew_lease(request)
+
+
+def _renew_claim(request: Any) -> None:
+    """Renew the claim while the message waits here: prefetched, for its ETA, or for a rate limit."""
+    if (delivery := request.delivery) is None:
+        return
+    lock = delivery.locks.claim
+    message = delivery.message
+    if delivery.parked_as is not None:
+        _renew_turn(request, WAITS)
+        return
+    if message is None or not message.claimed or message.stands_for_period:
+        return
+    queue_ttl = delivery.options.lock_queue_ttl
+    now = datetime.now(timezone.utc)
+    # Not less than until the ETA and as long again: its claim was made for that.
+    until_eta = (request.eta - now).total_seconds() if request.eta else 0.0
+    ttl = queue_ttl + max(0.0, until_eta)
+    # Celery looks at its expiry when it gives it to the pool, and not again.
+    may_expire = request.expires and request._apply_result is None
+    until_expiry = (request.expires - now).total_seconds() if may_expire else inf
+    # Soon: the message may have waited in its queue until little of its claim is left.
+    soon = min(2 * PAUSE, queue_ttl / 12, max(0.0, until_expiry) / 12)
+    renewal = partial(HoldInHand, lock, message.token, request=request, states=WAITS)
+    if until_expiry >= ttl:
+        _renew(request, renewal(ttl=ttl), first=soon, max_hold=until_expiry)
+    elif until_expiry > PAUSE:
+        # Once: from its expiry on it cannot run, although it may wait here for much longer.
+        _renew(request, renewal(ttl=until_expiry), first=soon, max_hold=2 * soon)
+
+
+def _renew_turn(request: Any, states: Collection[State]) -> None:
+    """Renew what it was handed in line: if this process dies, it is handed that again soon."""
+    delivery = request.delivery
+    if delivery is None or (parked_as := delivery.parked_as) is None:
+        return
+    lock = delivery.locks.claim
+    lives_for = hand_off(declaration_of(request.task).settings)
+    for each in dict.fromkeys((lock, delivery.locks.copies)):
+        turn = HoldInHand(each, parked_as, lives_for, request, states)
+        turn.token += "" if each == lock else " beside"  # the watchdog knows holds by their tokens
+        _renew(request, turn, first=PAUSE)
+
+
+def _renew_lease(request: Any) -> None:
+    # Made anew: whether its message was kept for so long that it can come again shows when it starts.
+    request.__dict__.pop("delivery", None)
+    delivery = request.delivery
+    if delivery is not None and (delivery.locks.lease is not None or delivery.can_come_again):
+        lock = delivery.locks.copies
+        limit = request.time_limits[0] or request.task.time_limit
+        renewal = HoldInHand(lock, delivery.token, lock.ttl, request, RUNS)
+        _renew(request, renewal, max_hold=delivery.options.max_hold(limit))
+
+
+def _renew(request: Any, renewal: HoldInHand, **when: Any) -> None:
+    request.renewals = (*(request.renewals or ()), renewal)
+    renewal.watchdog.watch(renewal, **when)
+
+
+def stop_renewing(request: Any) -> None:
+    """Renew no more of what a request holds."""
+    for renewal in request.renewals or ():
+        renewal.end()
+        renewal.watchdog.unwatch(renewal)
+    request.renewals = ()
 
 
 class Unrenewed:

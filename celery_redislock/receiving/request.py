@@ -1,6 +1,4 @@
-"""One delivery in the worker's main process: its run's token, its renewal, what becomes of a dead child.
-
-The file is long because Celery's hooks on a delivery stand together, in the order in which they are called.
+"""One delivery in the worker's main process: what Celery tells of it, in the order in which it is told.
 
 All of this runs in the main process, in its event loop's thread (or, on the threads, gevent and solo
 pools, in the one process there is); every call to the lock server is bounded by two socket timeouts.
@@ -9,28 +7,23 @@ pools, in the one process there is); every call to the lock server is bounded by
 import os
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
-from datetime import datetime, timezone
-from functools import cached_property, lru_cache, partial
-from math import inf
+from functools import cached_property, lru_cache
 from typing import Any
 
 from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
-from celery import Task
 from celery.exceptions import Reject
 from celery.worker.request import Request
 from kombu.serialization import registry
 
 from celery_redislock.declaring.declaration import declaration_of
-from celery_redislock.exceptions import RedisLockError
 from celery_redislock.locks.lease import new_token
 from celery_redislock.locks.process import name_of
 from celery_redislock.log import logger
-from celery_redislock.publishing.message import HEADER, Message
-from celery_redislock.publishing.turn import hand_off
-from celery_redislock.receiving import line, parking
+from celery_redislock.publishing.message import HEADER
+from celery_redislock.receiving import death, line, parking, renewal
 from celery_redislock.receiving.hand import (
     CONCLUDE,
     END,
@@ -39,11 +32,9 @@ from celery_redislock.receiving.hand import (
     IN_HAND,
     PARK,
     RECEIVED,
-    RUNS,
     RUNS_ELSEWHERE,
     START_ELSEWHERE,
     START_HERE,
-    WAITS,
     State,
     settling,
 )
@@ -53,16 +44,7 @@ from celery_redislock.running.duplicate import Skipped
 from celery_redislock.running.leavings import Fate, release_dropped
 from celery_redislock.running.redelivery import PutOff, ToBeParked, jittered, put_off
 from celery_redislock.running.transition import Transition
-from celery_redislock.store.store import Term
 from celery_redislock.wire.thread import tell
-
-#: Seconds a lease is left after a hard time limit: the child gets SIGTERM, and SIGKILL 0.1 s later
-#: (billiard 4.3.2, pool.py), and is reaped within a few seconds.
-DYING_TTL = 5.0
-
-#: Since 5.7 Request.on_failure takes a child that exited by itself for lost. Before, it acknowledges the
-#: message of such a child as it does a failed one.
-_EXIT_IS_LOSS = hasattr(Request, "_worker_lost_info")
 
 
 class LockRequest(Request):
@@ -74,7 +56,7 @@ class LockRequest(Request):
     """
 
     #: What is renewed of it; ``None`` until it has lasted.
-    _renewals: "tuple[HoldInHand, ...] | None" = None
+    renewals: "tuple[HoldInHand, ...] | None" = None
     _renew_later: Callable[[Any], None] = UNRENEWED.add
     #: Where it is between its receipt and its end; changed by the transitions of ``receiving/hand.py`` alone.
     state: State = RECEIVED
@@ -138,20 +120,13 @@ class LockRequest(Request):
         is_here = pid == os.getpid() or ("greenlet" in sys.modules and _is_greenlet(pid))
         self.state = START_HERE[self.state] if is_here else START_ELSEWHERE[self.state]
         super().on_accepted(pid, time_accepted)
-        if self._renewals is not None:
-            self._stop_renewing()
+        if self.renewals is not None:
+            renewal.stop_renewing(self)
             self._renew_later(self)
 
     def begin_renewal(self) -> None:
         """It has lasted: renew what it holds. Called in the thread of :class:`Unrenewed`, or at once."""
-        self._renewals = ()  # first: it may be accepted now, in another thread
-        if self.state in WAITS:
-            self._renew_claim()
-        elif not self.has_result:
-            # Its start may take long, and until then nobody else can tell that it is not lost.
-            self._renew_turn(RUNS)
-            if self.state is RUNS_ELSEWHERE:
-                self._renew_lease()
+        renewal.begin(self)
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
         """A time limit has passed; at the hard one the child is about to be killed.
@@ -163,7 +138,7 @@ class LockRequest(Request):
             super().on_timeout(soft, timeout)
             return
         former = self._end()
-        end = self._let_die() if former in IN_HAND else HAND_BACK
+        end = death.let_die(self) if former in IN_HAND else HAND_BACK
         super().on_timeout(soft, timeout)
         if former in IN_HAND and former is not RUNS_ELSEWHERE:
             self._settle(end)
@@ -178,9 +153,9 @@ class LockRequest(Request):
         if former not in IN_HAND:
             pass  # what it leaves has been released
         elif isinstance(error, TimeLimitExceeded):
-            self._let_die()
+            death.let_die(self)
         elif isinstance(error, WorkerLostError | Terminated | SystemExit | KeyboardInterrupt):
-            self._release_for_dead_child(error)
+            death.release(self, error)
         elif isinstance(error, ToBeParked):
             try:
                 self._park(error)
@@ -234,7 +209,7 @@ class LockRequest(Request):
 
     def _park(self, error: ToBeParked) -> None:
         """Put the message into the line of the lock that its run was refused; else raise what ends it."""
-        self._stop_renewing()
+        renewal.stop_renewing(self)
         delivery = self.delivery
         if delivery is None:
             return  # only its child could tell its lock; it has said why
@@ -259,149 +234,8 @@ class LockRequest(Request):
 
     def _drop(self) -> None:
         release_dropped(self.task.app, self._request_dict, self.delivery_info, Fate.UNRUN)
-        self._stop_renewing()
+        renewal.stop_renewing(self)
         self._settle(HAND_BACK)
-
-    def _release_for_dead_child(self, error: BaseException) -> None:
-        if (delivery := self.delivery) is None:
-            return
-        # Since 5.7 Celery acknowledges a lost run where SUCCESS is stored for its id, maybe another run's: of
-        # a body that continued after retry(throw=False), or of an earlier job with this id.
-        has_succeeded = _EXIT_IS_LOSS and self._is_loss(error) and self._success_was_stored()
-        again = None if has_succeeded else self._comes_again(error, delivery.message)
-        if again is not None and delivery.locks.lease is not None:
-            token, delay = again
-            ttl = delivery.options.lock_queue_ttl + delay
-            answer = delivery.locks.lease.convert(delivery.token, token, ttl=ttl)
-            message = delivery.message
-            if answer is not None and answer.released and message is not None:
-                # The message that Celery is about to publish for this id carries this claim.
-                opened_by = delivery.opened_by
-                again_with = message._replace(
-                    token=token, claimed=True, claimed_beside=False, opened_by=opened_by
-                )
-                text = again_with.dumps()
-                for headers in (self._request_dict, self._context.headers or {}):
-                    headers[HEADER] = text
-        else:
-            answer = delivery.locks.copies.release(delivery.token)
-            if again is None:
-                had_started = answer is not None and answer.released
-                died = Fate.FAILED if had_started else Fate.DIED_EARLY
-                delivery.leave(Fate.SUCCEEDED if has_succeeded else died)
-        self._stop_renewing()
-
-    def _is_loss(self, error: BaseException) -> bool:
-        """Whether Celery takes the child for lost: killed, or since 5.7 ended by itself."""
-        was_ended_by_worker = self._already_cancelled or self._already_revoked
-        is_exit = isinstance(error, SystemExit | KeyboardInterrupt)
-        return isinstance(error, WorkerLostError) or (is_exit and _EXIT_IS_LOSS and not was_ended_by_worker)
-
-    def _comes_again(self, error: BaseException, message: Message | None) -> tuple[str, float] | None:
-        """Return the token and countdown of the message that runs this task id again, ``None`` if none does.
-
-        Repeats decisions of ``Request.on_failure`` (celery 5.5.0 to 5.7.0), because a dead child's hold is
-        released or handed on before the outcome is stored, or the message published again.
-        """
-        is_loss = self._is_loss(error)
-        # Where Celery does not know the name, a task that sets it fails; it does since 5.7.
-        may_be_retried = is_loss and hasattr(Task, "retry_on_worker_lost") and self.task.retry_on_worker_lost
-        most = self.task.max_retries
-        task_id = str(self.id)
-        if may_be_retried and (most is None or self._request_dict.get("retries", 0) < most):
-            return new_token(task_id), float(self.task.default_retry_delay)
-        is_exit = isinstance(error, SystemExit | KeyboardInterrupt)
-        if not self.task.acks_late or self.acknowledged or (is_exit and not _EXIT_IS_LOSS):
-            return None
-        if may_be_retried or not (self.task.reject_on_worker_lost if is_loss else self._already_cancelled):
-            return None  # after its last retry it is not requeued either
-        return (new_token(task_id) if message is None else message.token), 0.0
-
-    def _let_die(self) -> Transition[State]:
-        """Shorten the lease of a body that met its hard time limit: its child dies within seconds.
-
-        Return how it ends if there is no child, and its body has ended.
-        """
-        if (delivery := self.delivery) is None:
-            return HAND_BACK
-        self._stop_renewing()
-        lock = delivery.locks.copies
-        fate = Fate.DIED_EARLY
-        try:
-            if lock.store.renew([Term(lock.key, delivery.token, DYING_TTL)]).renewed[0] is True:
-                fate = Fate.FAILED
-        except RedisLockError as error:
-            what = (
-                "could not shorten the lease on %r after a hard time limit; it expires %g s after its last "
-                "renewal: %s"
-            )
-            logger.warning(what, lock.key, lock.ttl, error)
-        # Whether Celery requeues it (5.5.0 to 5.7.0, on_timeout): since 5.7 by a name beside the older one.
-        acks = getattr(self.task, "acks_on_timeout", None)
-        if not self.task.acks_late or (self.task.acks_on_failure_or_timeout if acks is None else acks):
-            delivery.leave(fate)
-            return CONCLUDE
-        return HAND_BACK
-
-    def _renew_claim(self) -> None:
-        """Renew the claim while the message waits here: prefetched, for its ETA, or for a rate limit."""
-        if (delivery := self.delivery) is None:
-            return
-        lock = delivery.locks.claim
-        message = delivery.message
-        if delivery.parked_as is not None:
-            self._renew_turn(WAITS)
-            return
-        if message is None or not message.claimed or message.stands_for_period:
-            return
-        queue_ttl = delivery.options.lock_queue_ttl
-        now = datetime.now(timezone.utc)
-        # Not less than until the ETA and as long again: its claim was made for that.
-        until_eta = (self.eta - now).total_seconds() if self.eta else 0.0
-        ttl = queue_ttl + max(0.0, until_eta)
-        # Celery looks at its expiry when it gives it to the pool, and not again.
-        may_expire = self.expires and self._apply_result is None
-        until_expiry = (self.expires - now).total_seconds() if may_expire else inf
-        # Soon: the message may have waited in its queue until little of its claim is left.
-        soon = min(2 * PAUSE, queue_ttl / 12, max(0.0, until_expiry) / 12)
-        renewal = partial(HoldInHand, lock, message.token, request=self, states=WAITS)
-        if until_expiry >= ttl:
-            self._renew(renewal(ttl=ttl), first=soon, max_hold=until_expiry)
-        elif until_expiry > PAUSE:
-            # Once: from its expiry on it cannot run, although it may wait here for much longer.
-            self._renew(renewal(ttl=until_expiry), first=soon, max_hold=2 * soon)
-
-    def _renew_turn(self, states: Collection[State]) -> None:
-        """Renew what it was handed in line: if this process dies, it is handed that again soon."""
-        delivery = self.delivery
-        if delivery is None or (parked_as := delivery.parked_as) is None:
-            return
-        lock = delivery.locks.claim
-        lives_for = hand_off(declaration_of(self.task).settings)
-        for each in dict.fromkeys((lock, delivery.locks.copies)):
-            turn = HoldInHand(each, parked_as, lives_for, self, states)
-            turn.token += "" if each == lock else " beside"  # the watchdog knows holds by their tokens
-            self._renew(turn, first=PAUSE)
-
-    def _renew_lease(self) -> None:
-        # Made anew: whether its message was kept for so long that it can come again shows when it starts.
-        self.__dict__.pop("delivery", None)
-        delivery = self.delivery
-        if delivery is not None and (delivery.locks.lease is not None or delivery.can_come_again):
-            lock = delivery.locks.copies
-            limit = self.time_limits[0] or self.task.time_limit
-            renewal = HoldInHand(lock, delivery.token, lock.ttl, self, RUNS)
-            self._renew(renewal, max_hold=delivery.options.max_hold(limit))
-
-    def _renew(self, renewal: HoldInHand, **when: Any) -> None:
-        self._renewals = (*(self._renewals or ()), renewal)
-        renewal.watchdog.watch(renewal, **when)
-
-    def _stop_renewing(self) -> None:
-        for renewal in self._renewals or ():
-            renewal.end()
-            renewal.watchdog.unwatch(renewal)
-        self._renewals = ()
 
     @property
     def has_result(self) -> bool:
