@@ -34,7 +34,10 @@ class PublishingRun(Protocol):
     """A run, as far as a publish from inside its body needs to know it."""
 
     lock: TaskLock
-    in_body: bool
+
+    @property
+    def in_body(self) -> bool:
+        """Its body is running."""
 
     @property
     def opened_by(self) -> str | None:

@@ -11,6 +11,7 @@ from celery_redislock.exceptions import LockBusy
 from celery_redislock.log import logger
 from celery_redislock.publishing.conflict import announce, choose, conflict_of, duplicate_error, log_skip
 from celery_redislock.publishing.results import DUPLICATE_OF
+from celery_redislock.running.life import GIVE_UP
 from celery_redislock.running.redelivery import wait_for
 from celery_redislock.running.run import Run
 from celery_redislock.store.store import ACCEPTED, QUEUED, Hold
@@ -47,7 +48,7 @@ def at_start(run: Run, hold: Hold) -> Exception:
     request = run.request
     waited = run.waited_in_vain
     if waited is not None:
-        run.has_ended = True  # another copy of its message, as a broker may have, has nothing to do
+        run.state = GIVE_UP[run.state]
         return LockBusy(lock.key, hold.owner, hold.expires_in, waited)
     if (run.must_wait or _may_not_be_published(hold)) and not run.request.is_eager:
         announce(task, lock, hold, "server", what_happens="wait")

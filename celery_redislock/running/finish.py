@@ -15,7 +15,19 @@ from celery.states import FAILURE
 
 from celery_redislock.locks.lease import Lease, new_token
 from celery_redislock.running.leavings import Fate
+from celery_redislock.running.life import (
+    BREAK_OFF,
+    CONCLUDE,
+    DONE,
+    END,
+    ENDED,
+    REQUEUE,
+    REQUEUED,
+    STORE_NEXT,
+    State,
+)
 from celery_redislock.running.run import Run
+from celery_redislock.running.transition import Transition
 from celery_redislock.store.store import LockStore
 
 
@@ -24,27 +36,23 @@ def finish(run: Run, error: BaseException | None) -> None:
 
     ``error`` has ended the body; ``None`` if it returned. Never raises an ``Exception``.
     """
-    run.in_body = False
-    run.has_ended = True
-    requeued = False
-    if error is not None:
-        requeued = is_requeued(run.task, error)
-        # SystemExit and KeyboardInterrupt end the child: only the main process knows whether the message is
-        # delivered again.
-        run.has_ended = isinstance(error, Exception) and not requeued
-        if not _job_continues(run, error, requeued=requeued):
+    if error is None:
+        run.state = END[run.state]
+    else:
+        run.state = _ends_by(run.task, error)[run.state]
+        if not _job_continues(run, error):
             run.failed_period = run.opened_by
             if run.failed_period is not None and (run.locks.lease is None or run.is_claimed_apart):
                 run.end_period(run.failed_period)  # else it ends with the lease, which keeps it
     lease = run.lease
     if lease is None:
         # It had to start without its lock, and has its claim yet; or its publisher does not know of one.
-        if run.message is not None and run.locks.lease is not None and not requeued:
+        if run.message is not None and run.locks.lease is not None and run.state is not REQUEUED:
             run.leave(Fate.FAILED if run.failed_period else Fate.SUCCEEDED)
-    elif (run.followed_by or requeued) and run.locks.lease is not None:
+    elif (run.followed_by or run.state is REQUEUED) and run.locks.lease is not None:
         _hand_on(run, lease)
     elif _is_stored_beside(run, error):
-        run.releases_with_result = True  # and renewed until then
+        run.state = STORE_NEXT[run.state]  # and renewed until then
     else:
         run.release(lease)
 
@@ -60,11 +68,11 @@ def conclude(run: Run, state: str) -> None:
     """
     if run.lease is not None and not run.lease.ended:
         run.release(run.lease)
-    returned = run.has_ended and not (run.failed_period or run.followed_by)
+    returned = run.state in DONE and not (run.failed_period or run.followed_by)
     if state == FAILURE and returned and (opened_by := run.opened_by) is not None:
         run.end_period(opened_by)  # what it returned could not be stored
     if (mark := run.mark()) is not None and sys.exc_info()[1] is None:
-        run.has_ended = False
+        run.state = CONCLUDE[run.state]
         run.locks.copies.mark_done(mark.message, run.done_ttl)
 
 
@@ -73,11 +81,18 @@ def is_requeued(task: Any, error: BaseException) -> bool:
     return isinstance(error, Reject) and bool(error.requeue) and bool(task.acks_late)
 
 
-def _job_continues(run: Run, error: BaseException, *, requeued: bool) -> bool:
+def _ends_by(task: Any, error: BaseException) -> Transition[State]:
+    """Return what an error that has ended the body makes of a run."""
+    if is_requeued(task, error):
+        return REQUEUE
+    return END if isinstance(error, Exception) else BREAK_OFF
+
+
+def _job_continues(run: Run, error: BaseException) -> bool:
     """Whether a job may continue after its run: in another message, as another task, in the next child."""
     if isinstance(error, Exception):
         is_replaced = isinstance(error, Ignore) and str(error).startswith("Replaced by")  # Task.replace
-        return bool(requeued or run.followed_by or is_replaced or isinstance(error, Retry))
+        return bool(run.state is REQUEUED or run.followed_by or is_replaced or isinstance(error, Retry))
     return type(error).__name__ != "GreenletExit"  # by that gevent ends what is revoked
 
 
@@ -101,7 +116,7 @@ def _is_stored_beside(run: Run, error: BaseException | None) -> bool:
     if run.lock.is_ignored and (error is None or not run.task.store_errors_even_if_ignored):
         return False
     join = _joining(run.task, run.lock.store)
-    if join is None or not run.has_ended or isinstance(error, Ignore | Reject | Retry):
+    if join is None or run.state is not ENDED or isinstance(error, Ignore | Reject | Retry):
         return False
     if run.request.is_eager or run.is_in_workflow:
         return False

@@ -9,7 +9,7 @@ import signal
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from celery_redislock.exceptions import LockLost
 from celery_redislock.locks.lease import Lease
@@ -50,13 +50,13 @@ class _Interrupt:
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
-        self._is_on = self._has_raised = False
+        self._state: Literal["off", "on", "raised"] = "off"
         self._previous: Any = signal.getsignal(INTERRUPT_SIGNAL)
 
     def begin(self) -> None:
         """Handle the signal from now on."""
         signal.signal(INTERRUPT_SIGNAL, self._handle)
-        self._is_on = True
+        self._state = "on"
 
     def send(self) -> None:
         """Interrupt the body if it runs; called in the thread that learns of the loss.
@@ -64,19 +64,19 @@ class _Interrupt:
         The body's own thread learns of it in ``check()``, which raises by itself.
         """
         main = threading.main_thread()
-        if self._is_on and main.ident is not None and threading.current_thread() is not main:
+        if self._state == "on" and main.ident is not None and threading.current_thread() is not main:
             signal.pthread_kill(main.ident, INTERRUPT_SIGNAL)
 
     def end(self) -> None:
         """Handle the signal no more; one that is on its way finds the body ended."""
-        self._is_on = False
+        self._state = "off"
         if signal.getsignal(INTERRUPT_SIGNAL) == self._handle:
             # Not the default, which would end the process.
             signal.signal(INTERRUPT_SIGNAL, self._previous if callable(self._previous) else signal.SIG_IGN)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._is_on and self._lease.lost and not self._has_raised:
-            self._has_raised = True
+        if self._state == "on" and self._lease.lost:
+            self._state = "raised"
             raise _lost(self._lease)
         if callable(self._previous):
             self._previous(number, frame)

@@ -12,6 +12,7 @@ from celery.backends.redis import RedisBackend
 from celery.states import FAILURE, PENDING, SUCCESS
 
 from celery_redislock.locks.lease import Lease
+from celery_redislock.running.life import STORED_NEXT
 from celery_redislock.running.run import Run
 from celery_redislock.store.store import LARGEST, LockStore
 
@@ -39,7 +40,7 @@ def _store_result(backend: Any, task_id: Any, result: Any, state: str, *args: An
     run: Run | None = getattr(request, "redislock_run", None)
     if (
         run is not None
-        and run.releases_with_result
+        and run.state is STORED_NEXT
         and run.lease is not None
         and not run.lease.ended
         and task_id == request.id

@@ -12,6 +12,7 @@ from celery_redislock.publishing.conflict import explain
 from celery_redislock.publishing.signals import lock_lost, lock_released
 from celery_redislock.running.delivery import Delivery
 from celery_redislock.running.leavings import mark_ttl, release_dropped
+from celery_redislock.running.life import BEGUN, DONE, NOT_BEGUN, State
 from celery_redislock.store.store import Mark
 
 
@@ -27,9 +28,7 @@ class Run(Delivery):
     Attributes:
         lease: while a lock is held, and after; on the key, or, in a scope that holds none while it runs,
             on the message itself.
-        in_body: the body is running.
-        has_ended: the body ended, in one way or another, and its message is done with that.
-        releases_with_result: the step that stores the result, which is yet to come, releases the lock.
+        state: where it is in its life; changed by the transitions of ``running/life.py`` alone.
         followed_by: tokens of the messages of its own id that the body published, each with what tells
             the seconds its claim lives; ``None`` for one that leaves the lock to others until it is due.
         failed_period: token under which the period was opened that ends with this run, if one does.
@@ -37,7 +36,7 @@ class Run(Delivery):
     """
 
     lease: Lease | None = None
-    in_body = has_ended = releases_with_result = False
+    state: State = NOT_BEGUN
     followed_by: Sequence[tuple[str, Callable[[], float] | None]] = ()
     failed_period: str | None = None
     interrupt: Callable[[], None] | None = None
@@ -59,6 +58,11 @@ class Run(Delivery):
             if run is None:
                 release_dropped(task.app, request.headers, task_id=str(request.id))
         return run
+
+    @property
+    def in_body(self) -> bool:
+        """Its body is running."""
+        return self.state is BEGUN
 
     def holds(self, key: str) -> bool:
         """Whether this run has a lease on this key, lost or not."""
@@ -86,7 +90,7 @@ class Run(Delivery):
 
     def mark(self) -> Mark | None:
         """Return what the end of this run leaves for the copies of its message."""
-        if self.identity is None or not self.can_come_again or not self.has_ended:
+        if self.identity is None or not self.can_come_again or self.state not in DONE:
             return None
         return Mark(self.identity, self.locks.copies.ttl)
 
@@ -94,8 +98,10 @@ class Run(Delivery):
         """Release the lock: the body has ended. Never raises an ``Exception``."""
         mark = self.mark() if self.can_come_again else None
         was_held = self.locks.copies.finish(lease, opened_by=self.failed_period, mark=mark)
-        if not was_held or lock_released.receivers:
-            self._announce_release(lease, was_held=was_held)
+        if not was_held:
+            self.warn_of_loss(lease)
+        elif lock_released.receivers:
+            self._announce_release(lease)
 
     def release_with_result(self, lease: Lease, key: str, result: str, seconds: int) -> bool:
         """Release the lock and store the result in one step; tell whether it is stored.
@@ -106,14 +112,14 @@ class Run(Delivery):
         was_held, is_stored = self.locks.copies.finish_with_result(
             lease, key, result, seconds, opened_by=self.failed_period, mark=mark
         )
-        if not was_held or lock_released.receivers:
-            self._announce_release(lease, was_held=was_held)
-        return is_stored
-
-    def _announce_release(self, lease: Lease, *, was_held: bool) -> None:
         if not was_held:
             self.warn_of_loss(lease)
-        elif lock_released.receivers and self.locks.lease is not None:
+        elif lock_released.receivers:
+            self._announce_release(lease)
+        return is_stored
+
+    def _announce_release(self, lease: Lease) -> None:
+        if self.locks.lease is not None:
             lock_released.send(sender=self.task, key=lease.key, task_id=self.lock.owner, lease=lease)
 
     def warn_of_loss(self, lease: Lease) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from celery_redislock.running.duplicate import Answered
 from celery_redislock.running.finish import finish
 from celery_redislock.running.interrupt import run_interruptible
+from celery_redislock.running.life import BEGIN
 from celery_redislock.running.run import Run
 from celery_redislock.running.start import start
 
@@ -36,7 +37,7 @@ def run_unique(
             # A body that is interrupted needs time to end while nobody else has the lock.
             run.lease.limit_trust(1 / 3)
         body = partial(run_interruptible, run, body)
-    run.in_body = True
+    run.state = BEGIN[run.state]
     try:
         value = body(*args, **kwargs)
     except BaseException as error:
