@@ -223,7 +223,7 @@ def _of_lines(server: LockServer) -> Iterator[_Found]:
 
 def _of_tasks(server: LockServer) -> tuple[list[_Found], bool]:
     """Return what is wrong with the tasks, and whether some of them wait in line."""
-    from celery_redislock.receiving.check import off_disk, problems_of_tasks  # noqa: PLC0415  as above
+    from celery_redislock.receiving.check import problems_of_tasks  # noqa: PLC0415  as above
 
     app = server.app
     try:
@@ -234,8 +234,6 @@ def _of_tasks(server: LockServer) -> tuple[list[_Found], bool]:
         promote.install(app, server.store)  # so that the store knows which broker it stands beside
     problems, _, some_wait = problems_of_tasks(app)
     found: list[_Found] = []
-    if off := off_disk(app):
-        found.append(("error", off))
     refused = set()
     for name, task in tasks.items():
         try:

@@ -164,7 +164,7 @@ class Declaration:
             store = joined_for(where, store)
         sides = [options.client, options.server]
         client, server = ("callable" if callable(side) else side or "skip" for side in sides)
-        is_confirmed = bool(self.settings.min_replicas or self.settings.sync)
+        is_confirmed = bool(self.settings.min_replicas)
         says = Says(client, server, options.lock_ttl, self.settings.metrics, is_confirmed)
         lives = (options.lock_ttl, options.lock_queue_ttl, options.lock_period, several, says)
         return rule, partial(TaskLock, store, where, *lives)

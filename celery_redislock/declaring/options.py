@@ -73,8 +73,6 @@ class LockSettings(NamedTuple):
     socket_timeout: float = DEFAULTS["redislock_socket_timeout"]
     start_timeout: float = DEFAULTS["redislock_start_timeout"]
     min_replicas: int | str = DEFAULTS["redislock_min_replicas"]
-    sync: str | None = DEFAULTS["redislock_sync"]
-    park_sync: str | None = DEFAULTS["redislock_park_sync"]
     fence: str = DEFAULTS["redislock_fence"]
     eager: bool = DEFAULTS["redislock_eager"]
     enabled: bool = DEFAULTS["redislock_enabled"]

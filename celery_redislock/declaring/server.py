@@ -123,8 +123,6 @@ def _make_store(app: Any, settings: LockSettings) -> LockStore:
         prefix=f"{address.options.get('global_keyprefix') or ''}{settings.prefix}",
         strict_fence=settings.fence == "strict",
         min_replicas=settings.min_replicas,
-        sync=settings.sync,
-        syncs_parked=settings.park_sync == "aof",
     )
 
 

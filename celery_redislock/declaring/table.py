@@ -131,12 +131,6 @@ _SETTINGS_ONLY = (
     Row(setting="redislock_min_replicas", default=0, kind=REPLICAS,
         meaning="replicas that must have a lock before it counts (`WAIT`); `'auto'`: one, while one is "
         "online. With any value but 0 tasks lose the publish in one step"),
-    Row(setting="redislock_sync", default=None, kind=one_of("aof"), default_note="none",
-        meaning="`'aof'`: a lock counts once it is on the lock server's disk, and on those of "
-        "`redislock_min_replicas` (`WAITAOF`). With it, too, tasks lose the publish in one step"),
-    Row(setting="redislock_park_sync", default=None, kind=one_of("aof"), default_note="none",
-        meaning="`'aof'`: if the lock server is not the broker, a waiting message is acknowledged once "
-        "it is on the lock server's disk (`WAITAOF`)"),
     Row(setting="redislock_fence", default="time", kind=one_of("time", "strict"),
         meaning="where fences come from: the server's clock, or a counter that survives a clock set back"),
     Row(setting="redislock_eager", default=False, kind=FLAG,

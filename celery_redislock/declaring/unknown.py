@@ -35,6 +35,8 @@ OTHER_LIBRARIES: Mapping[str, str] = {
 GONE: Mapping[str, str] = {
     "django-cache": "write redislock_url = CACHES['default']['LOCATION']",
     "lock_wait_queue": "what has waited goes back to its own queue; for another, set task_routes",
+    "redislock_sync": "set appendfsync always on the lock server: it answers only what is on its disk",
+    "redislock_park_sync": "set appendfsync always on the lock server: it answers only what is on its disk",
     "redislock_wait_queue": "what has waited goes back to its own queue; for another, set task_routes",
 }
 

@@ -129,7 +129,6 @@ def connect(
     socket_timeout: float = 1.0,
     strict_fence: bool = False,
     min_replicas: int | Literal["auto"] = 0,
-    sync: Literal["aof"] | None = None,
     through: bool = False,
 ) -> "RedisStore":
     """Return a store for the server at ``url``; opens no connection before the first verb.
@@ -158,11 +157,6 @@ def connect(
             use and when none confirms, and each change logs a WARNING. It narrows the gap a failover
             opens, it does not close it, as renewals are not confirmed. Not on a quorum, which is instead of
             replicas; and not ``"auto"`` on a Cluster.
-        sync: ``"aof"``: an acquire must be on the server's disk, and on those of ``min_replicas``, too
-            (``WAITAOF``), otherwise as above. That takes as long as the disk does, up to a second with
-            ``appendfsync everysec``, and the ttl runs meanwhile. It takes Redis 7.2 or Valkey with
-            ``appendonly yes``: without them the first acquire raises ``LockUnavailable``, which says so. A
-            client that is called must wait for 3 s or longer (``socket_timeout``). Not on a quorum.
         through: call the client also where its options could be taken. A ttl is at least three times as
             long then as a call may take. It is called by several threads, and with gevent by a native one,
             so that there it must be a callable.
@@ -170,20 +164,19 @@ def connect(
     Raises:
         LockOptionError: the URL or the client cannot be used, or a value is not in its range; or the
             servers of a list are too few, an even number, two the same, or have something to wait for; or
-            a client cannot wait for replicas or disks.
+            a client cannot wait for replicas.
     """
     from celery_redislock.store.cluster import store_on  # noqa: PLC0415  imports redis
     from celery_redislock.wire.client import reach  # noqa: PLC0415  imports redis
 
     check_connect("connect", prefix, socket_timeout)
     if isinstance(url, list | tuple):
-        return _quorum(url, min_replicas or sync, prefix=prefix, socket_timeout=socket_timeout)
+        return _quorum(url, min_replicas, prefix=prefix, socket_timeout=socket_timeout)
     return store_on(
         reach(url, socket_timeout=socket_timeout, through=through),
         prefix=prefix,
         strict_fence=strict_fence,
         min_replicas=min_replicas,
-        sync=sync,
     )
 
 
@@ -191,6 +184,6 @@ def _quorum(urls: "Sequence[Named]", confirms: object, **options: Any) -> "Redis
     from celery_redislock.store.quorum import QuorumStore  # noqa: PLC0415  imports redis
 
     if confirms:
-        problem = "min_replicas and sync: the servers of a quorum confirm each other; leave them out"
+        problem = "min_replicas: the servers of a quorum confirm each other; leave it out"
         raise LockOptionError("connect", [problem])
     return QuorumStore([connect(each, **options) for each in urls], prefix=options["prefix"])

@@ -1,12 +1,11 @@
 """What a worker checks when it starts: settings, the schedule, the lock server, the options of each task."""
 
-from contextlib import suppress
 from typing import Any
 
 from celery_redislock.declaring.declaration import declaration_of, is_unique
 from celery_redislock.declaring.options import risks
-from celery_redislock.declaring.server import NoLockServerError, setting_problems, settings_of, store_of
-from celery_redislock.exceptions import LockOptionError, LockUnavailable, RedisLockError
+from celery_redislock.declaring.server import NoLockServerError, setting_problems, settings_of
+from celery_redislock.exceptions import LockOptionError, RedisLockError
 from celery_redislock.log import logger
 from celery_redislock.receiving.parking import waits
 from celery_redislock.scheduling.entries import entries_of, problems_of
@@ -24,8 +23,6 @@ def check_worker(instance: Any = None, **_: Any) -> None:
     ``celeryd_after_setup`` of ``celery worker``: its log is there by now, its pool not yet (5.7.0).
     """
     _insist_on_server(instance.app)
-    if off := off_disk(instance.app):
-        raise SystemExit(off)
     policy = instance.app.conf.get("redislock_check") or "warn"
     if policy == "ignore":
         return
@@ -48,22 +45,6 @@ def _insist_on_server(app: Any) -> None:
         raise SystemExit(f"redislock: the worker does not start: {error}") from error
     except LockOptionError:
         pass  # each task reports it
-
-
-def off_disk(app: Any) -> str | None:
-    """Return why no worker may start: locks, or what waits, must be on disk, and the server cannot tell."""
-    with suppress(LockOptionError):  # each task reports it
-        settings = settings_of(app)
-        store = store_of(app, settings)
-        if not (settings.sync or (settings.park_sync and store.home)):
-            return None
-        try:
-            store.confirm_on_disk()
-        except LockUnavailable as error:
-            if error.was_refused:  # one that is away grants and parks nothing, and is asked again each time
-                setting = "redislock_sync" if settings.sync else "redislock_park_sync"
-                return f"{setting} is 'aof', and {store.server}: {error.reason}"
-    return None
 
 
 def problems_of_app(app: Any, pool: str = "") -> list[str]:
@@ -104,11 +85,6 @@ def problems_of_tasks(app: Any, pool: str = "") -> tuple[list[str], LockStore | 
             problems += [f"{task.name}: {problem}" for problem in found]
         except LockOptionError as error:
             problems.append(str(error))
-    if store is not None and app.conf.get("redislock_park_sync") and not store.home:
-        problems.append(
-            "redislock_park_sync has no effect: the lock server is the broker, so what waits is as "
-            "durable as what is queued; leave it out"
-        )
     return problems, store, some_wait
 
 

@@ -99,13 +99,13 @@ class ClusterScripts(Scripts):
 
     def begin(
         self, operation: str, keys: Sequence[str], args: Sequence[str], understand: Understand[T],
-        *, name: str, confirm: Sequence[str] = (), waits: float = 0.0, within: float | None = None,
+        *, name: str, confirm: Sequence[str] = (), within: float | None = None,
     ) -> Callable[[], T]:  # fmt: skip
         """As :meth:`Scripts.begin`; nothing is sent before the returned function is called."""
         slot = key_slot(keys[0].encode())
         words = in_slot(self._prefix, slot, keys, args)
-        asked = partial(self._once, operation, *words, understand, name=name, confirm=confirm, waits=waits)
-        return partial(self._until_answered, slot, asked, waits, within)
+        asked = partial(self._once, operation, *words, understand, name=name, confirm=confirm)
+        return partial(self._until_answered, slot, asked, 0.0, within)
 
     def on_node(
         self, operation: str, calls: Mapping[int, tuple[Sequence[str], Sequence[str]]], within: float | None

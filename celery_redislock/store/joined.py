@@ -46,11 +46,10 @@ def joined_on_server(store: LockStore) -> "JoinedStore":
     """As :func:`joined`, for a store on a server."""
     if isinstance(store, JoinedStore):
         return store
-    if type(store) is not RedisStore or store.confirmation is not None or store._syncs_parked:
+    if type(store) is not RedisStore or store.confirmation is not None:
         problem = (
             f"several names cannot be locked together on {store.server}: that takes one step on one server; "
-            "lock them one by one in sorted order, or give the URL of a single server, and nothing that has "
-            "to confirm what is written (min_replicas, sync, park_sync)"
+            "lock them one by one in sorted order, or give the URL of a single server, and no min_replicas"
         )
         raise LockOptionError("several names", [problem])
     known: JoinedStore | None = store.__dict__.get("joined")

@@ -56,7 +56,7 @@ from typing import Any
 from uuid import uuid4
 
 from celery_redislock.exceptions import LockKeyError, LockOptionError, LockUnavailable
-from celery_redislock.store.confirmation import SYNC_TAKES, Confirmation
+from celery_redislock.store.confirmation import Confirmation
 from celery_redislock.store.home import KEPT, Proof
 from celery_redislock.store.store import (
     Counts,
@@ -105,9 +105,6 @@ SHORTEST_NONCE = 12
 #: The value of a mark whose message is done: Redis keeps small numbers once for all keys.
 DONE = "1"
 
-#: Waits until the server's own disk has what a connection wrote.
-ON_DISK = ("WAITAOF", "1", "0")
-
 #: Renewals per call: bounds how long one script keeps the server (about 2.4 µs each).
 RENEWALS_PER_CALL = 200
 
@@ -144,27 +141,21 @@ class RedisStore(LockStore):
         prefix: str = "redislock",
         strict_fence: bool = False,
         min_replicas: int | str = 0,
-        sync: str | None = None,
-        syncs_parked: bool = False,
         clock: Clock = boottime,
     ) -> None:
         """Keep locks on the server these connections lead to.
 
-        Arguments: see :func:`celery_redislock.locks.connect`; ``syncs_parked``: a message of another broker
-        is parked when it is on the server's disk; ``clock`` is injected by tests.
+        Arguments: see :func:`celery_redislock.locks.connect`; ``clock`` is injected by tests.
 
         Raises:
-            LockOptionError: something has to confirm what is written, and no client can ask for that, or
-                wait for it.
+            LockOptionError: replicas have to confirm what is written, and no client can ask for that.
         """
-        confirmation = Confirmation(min_replicas, sync, clock)
-        problem = ""
-        if (confirmation or syncs_parked) and not connections.confirms:
-            problem = "min_replicas, sync and park_sync take one connection for a script and a WAIT"
-        elif (sync or syncs_parked) and connections.longest_wait < 0.75 * SYNC_TAKES:
-            problem = f"sync and park_sync take a client with a socket_timeout from {1.5 * SYNC_TAKES:g} s up"
-        if problem:
-            problem += f", which {connections.server} does not offer; leave them out, or give a URL"
+        confirmation = Confirmation(min_replicas, clock)
+        if confirmation and not connections.confirms:
+            problem = (
+                "min_replicas takes one connection for a script and a WAIT, which "
+                f"{connections.server} does not offer; leave it out, or give a URL"
+            )
             raise LockOptionError("lock server", [problem])
         self.connections = connections
         self.prefix = prefix
@@ -175,7 +166,6 @@ class RedisStore(LockStore):
         self._refusals = f"{prefix}:refusals"
         self._strict_ms = in_ms(STRICT_FENCE_TTL) if strict_fence else ""
         self.confirmation = confirmation if confirmation else None
-        self._syncs_parked = syncs_parked
         self._clock = clock
         self.patience = 2 * connections.socket_timeout
         self._note_ms = in_ms(3 * connections.socket_timeout)
@@ -261,15 +251,14 @@ class RedisStore(LockStore):
         self._look_for_replicas()
         confirm = confirmation.command
         understand = partial(_confirmed, confirm)
-        waits = confirmation.waits
-        answer, counts = self._scripts.begin(
-            "acquire", keys, args, understand, name=name, confirm=confirm, waits=waits
+        answer, replicas = self._scripts.begin(
+            "acquire", keys, args, understand, name=name, confirm=confirm
         )()
-        missing = confirmation.missing(counts) if isinstance(answer, Grant) else ""
+        missing = confirmation.missing(replicas) if isinstance(answer, Grant) else ""
         with suppress(LockUnavailable):  # what is not given back is owed by who is told of what is missing
             if missing and confirmation.is_auto:
                 self.ask_for_replicas()
-                missing = confirmation.missing(counts)
+                missing = confirmation.missing(replicas)
             if missing:
                 self._give_back(name, token)
         if missing:
@@ -409,13 +398,7 @@ class RedisStore(LockStore):
         *theirs, tag = acknowledge or ("",)
         keys += theirs
         args.append(tag)
-        if self._syncs_parked and entry.kind == "give":
-            begun = self._scripts.begin(
-                "park", keys, args, self._on_disk, name=name, confirm=ON_DISK, waits=SYNC_TAKES
-            )
-        else:
-            begun = self._scripts.begin("park", keys, args, parked, name=name)
-        answer = begun()
+        answer = self._scripts.begin("park", keys, args, parked, name=name)()
         self._tell(answer.promoted)
         return answer
 
@@ -429,17 +412,6 @@ class RedisStore(LockStore):
         until = "" if within is None else in_ms(within)
         args = [id, name, entry.dumps(), how, home, str(band), place, str(most), self._note_ms, ahead, until]
         return keys, args
-
-    def _on_disk(self, name: str, replies: list[Any], *when: Any) -> Parked:
-        """Read the answer to a parking, and whether what was parked is on the server's disk."""
-        reply, (is_on_disk, _) = replies
-        answer = parked(name, reply, *when)
-        if answer.word not in {"runs", "full"} and not is_on_disk:
-            raise LockUnavailable(self.server, "park", "it was not confirmed in time that it is on disk")
-        return answer
-
-    def confirm_on_disk(self) -> None:
-        self._scripts.send("confirm_on_disk", *ON_DISK, "1", understand=_rung, waits=SYNC_TAKES)
 
     def leave(self, name: str, id: str, *, unless_held: bool = False) -> tuple[str, bytes, Release]:  # noqa: A002
         keys, args = self._to_leave(name, id, self.home, unless_held)
@@ -676,13 +648,12 @@ def granted(
 
 def _confirmed(
     confirm: Sequence[str], name: str, reply: Any, *when: Any
-) -> tuple[Grant | Refusal | Marked, tuple[int, int] | None]:
+) -> tuple[Grant | Refusal | Marked, int | None]:
     """Read the answer to a request for a hold, and who confirmed it (:meth:`Confirmation.missing`)."""
     if not confirm:
         return granted(name, reply, *when), None
-    reply, counts = reply
-    on_disk, replicas = counts if confirm[0] == "WAITAOF" else (1, counts)
-    return granted(name, reply, *when), (int(on_disk), int(replicas))
+    reply, replicas = reply
+    return granted(name, reply, *when), int(replicas)
 
 
 def renewed(count: int, _name: str, reply: Any, sent_at: float, answered_at: float, *_: object) -> Renewal:

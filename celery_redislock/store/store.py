@@ -883,13 +883,6 @@ class LockStore(ABC):
         """Return what was counted of all tasks; one request."""
         return Counts()
 
-    def confirm_on_disk(self) -> None:  # noqa: B027  it has none
-        """Wait until the server's disk has what was written; one request.
-
-        Raises:
-            LockUnavailable: with ``was_refused`` where the server keeps no append-only file, or cannot tell.
-        """
-
     def clock(self) -> float | None:
         """Return the server's clock, in seconds since the epoch; one request. ``None`` for none."""
         return None

@@ -82,7 +82,7 @@ class Client:
         is_fake = pool.connection_class.__module__.partition(".")[0] == "fakeredis"
         self.server = f"{place_of(pool)} (through a {_kind_of(client)})"
         self.socket_timeout = socket_timeout if is_fake else longest_call(pool)
-        self.confirms = hasattr(client, "pipeline") and not is_fake  # which knows neither WAIT nor WAITAOF
+        self.confirms = hasattr(client, "pipeline") and not is_fake  # which does not know WAIT
         self._make = make
         self._clients: dict[Any, Any] = {None: client}
         name = type(client).__qualname__

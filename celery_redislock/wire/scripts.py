@@ -117,7 +117,6 @@ class Scripts:
         *,
         name: str,
         confirm: Sequence[str] = (),
-        waits: float = 0.0,
         within: float | None = None,
     ) -> Callable[[], T]:
         """Send a script's request, and return a function that reads the answer.
@@ -127,9 +126,9 @@ class Scripts:
         open, it is sent when the answer is read.
 
         *operation* is the script's name, *name* the lock's. ``confirm``: a command that waits until what the
-        script wrote is elsewhere as well (``WAIT``, ``WAITAOF``), without its timeout; the answer is a list
-        then, whose last item is its own. ``waits``: as for :meth:`send`. ``within``: seconds for both
-        attempts together, if less than two socket timeouts.
+        script wrote is elsewhere as well (``WAIT``), without its timeout; the answer is a list then, whose
+        last item is its own. ``within``: seconds for both attempts together, if less than two socket
+        timeouts.
 
         Raises:
             LockUnavailable: no answer in time, or the server refused the command, or *understand* could not
@@ -138,7 +137,7 @@ class Scripts:
         """
         request = self._request(operation, keys, args)
         connection = self._connections.take()
-        call = request, operation, keys, confirm, within, waits
+        call = request, operation, keys, confirm, within, 0.0
         sent_at = self._clock()
         # A connection at rest, and an answer in one piece: nearly always. All else goes another way.
         if sent_at < connection.redislock_until and not (
@@ -252,7 +251,7 @@ class Scripts:
                 sock = connection._sock
                 if awaited is not None:
                     answers = Answers(sock, begun or sock.recv(PIECE), give_up, clock)
-                    replies = answers.read(count, of_script=is_script, of_wait=waits > 0 and not is_script)
+                    replies = answers.read(count, of_script=is_script, of_wait=waits > 0)
                 if replies[0].__class__ is ErrorReply and str(replies[0]).startswith("NOSCRIPT"):
                     sock.settimeout(left_of(give_up, clock, patience))
                     send(sock, self._in_full(operation, request), give_up, clock)
@@ -333,11 +332,6 @@ def failure(
         words = (
             f"it runs no Lua scripts, of which locks are made ({words.partition(',')[0]}); load its Lua "
             "module (fakeredis: its extra 'lua'), allow EVAL and EVALSHA, or use another server"
-        )
-    if "WAITAOF" in words.upper():
-        words = (
-            f"it cannot confirm what is on its disk ({words.partition(', with')[0]}); sync and park_sync "
-            "take Redis 7.2 or Valkey, appendonly yes, and a user that may call WAITAOF"
         )
     unavailable = LockUnavailable(server, operation, words)
     unavailable.was_refused = was_refused

@@ -189,8 +189,7 @@ def open_project(plan: Mapping[str, Any]) -> Celery:
 
 def _takes_several(conf: Mapping[str, Any]) -> bool:
     """Whether several locks can be taken in one step: tasks that need that are refused elsewhere."""
-    confirms = ("redislock_sync", "redislock_min_replicas", "redislock_park_sync")
-    return "cluster://" not in conf.get("redislock_url", "") and not any(map(conf.get, confirms))
+    return "cluster://" not in conf.get("redislock_url", "") and not conf.get("redislock_min_replicas")
 
 
 def connection_name(prefix: str, pid: int | None = None) -> str:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from celery_redislock import LockUnavailable
 from tests.acceptance.harness import Project, wait_until
 from tests.acceptance.terms import PATIENCE
 from tests.servers import EmbeddedServer
@@ -65,27 +64,12 @@ def test_workers_in_greenlets_start_without_a_false_alarm(new_project: Callable[
         assert [line for line in told if f"localhost:{server.port}" in line] == []
 
 
-def test_a_worker_whose_locks_no_disk_can_confirm_does_not_start(
-    new_project: Callable[..., Project],
-) -> None:
-    """``redislock_sync``: its lock server keeps no file. A publish says so, too, and publishes nothing."""
-    project = new_project(conf={"redislock_sync": "aof", "redislock_check": "ignore"})
-    worker = project.launch_worker()
-
-    assert worker.process.wait(PATIENCE) == 1
-    assert "redislock_sync is 'aof', and " in worker.log
-    assert "it cannot confirm what is on its disk" in worker.log
-    with pytest.raises(LockUnavailable, match="it cannot confirm what is on its disk"):
-        project.executed.delay("nobody's")
-    assert project.queued() == 0
-
-
 def test_tasks_run_whose_locks_are_confirmed(
     new_project: Callable[..., Project], key: str, tmp_path: Path
 ) -> None:
-    """On disk, and on a replica if there were one. Duplicates are skipped, and what waits runs in turn."""
+    """On a replica if there were one. Duplicates are skipped, and what waits runs in turn."""
     with EmbeddedServer(data_dir=tmp_path) as server:
-        conf = {"redislock_url": server.url, "redislock_sync": "aof", "redislock_min_replicas": "auto"}
+        conf = {"redislock_url": server.url, "redislock_min_replicas": "auto"}
         project = new_project(conf=conf)
         project.start_worker("prefork")
         with project.kept_on(key):

@@ -569,11 +569,9 @@ def test_a_cluster_with_passwords_and_tls_keeps_locks(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_lock_counts_when_a_replica_of_its_node_has_it() -> None:
-    """``min_replicas`` and ``sync``: it is asked on the connection of the acquire, whichever node that is."""
+    """``min_replicas``: it is asked on the connection of the acquire, whichever node that is."""
     with running_cluster() as cluster, closing(ClusterCase(cluster, socket_timeout=3.0)) as case:
-        for node in cluster.nodes:
-            node.client.config_set("appendonly", "yes")
-        store = connect(cluster.url, prefix=case.prefix, socket_timeout=3.0, min_replicas=1, sync="aof")
+        store = connect(cluster.url, prefix=case.prefix, socket_timeout=3.0, min_replicas=1)
         with closing(store):
             names = [named_on(cluster, node, 1)[0] for node in cluster.primaries]
             for name in names:
@@ -590,25 +588,6 @@ def test_a_lock_counts_when_a_replica_of_its_node_has_it() -> None:
             assert case.holder(names[0]) is None
             with Lock(store, names[1], wait=0):
                 pass
-
-
-def test_an_answer_that_nothing_will_be_confirmed_is_no_reason_to_ask_again(
-    cluster: Cluster, prefix: str
-) -> None:
-    """A node without an append-only file says so at once."""
-    node = cluster.node_of("n")
-
-    def asked() -> int:
-        stats: Any = node.client.info("commandstats")
-        return int(stats.get("cmdstat_waitaof", {"calls": 0})["calls"])
-
-    with closing(connect(cluster.url, prefix=prefix, sync="aof")) as store:
-        for _ in range(2):  # the node knows the script by then
-            before = asked()
-            with pytest.raises(LockUnavailable, match="appendonly yes"):
-                Lock(store, "n").acquire(timeout=0)
-        assert asked() - before == 1
-        assert wait_until(lambda: store.inspect("n") is None, PATIENCE)  # released in the background
 
 
 def test_whether_there_are_replicas_is_not_asked_of_each_node(cluster: Cluster) -> None:

@@ -1,15 +1,13 @@
-"""Locks that count once they are elsewhere, too: on a replica that comes and goes, and on disks."""
+"""Locks that count once they are elsewhere, too: on a replica that comes and goes."""
 
 import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
-from pathlib import Path
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
-import redis
 
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks import Lock, aio, connect
@@ -21,11 +19,8 @@ from tests.kinds import client_at
 from tests.servers import EmbeddedServer
 from tests.stores import start_server
 
-#: A client that waits for long enough, as a disk needs it.
+#: A client that waits for long enough.
 PATIENT = {"socket_timeout": 4.4, "socket_connect_timeout": 0.5, "retry": None}
-
-#: A server's disk is asked, and its replica's; those that keep a file.
-AOF = ("--appendonly", "yes")
 
 #: Ways to a lock: connections of our own, and the calls of a client.
 in_both_ways = pytest.mark.parametrize("through", [False, True], ids=["options", "calls"])
@@ -202,9 +197,6 @@ def test_only_what_acquires_asks_for_replicas(
     asyncio.run(story())
 
 
-# --- the disk --------------------------------------------------------------------------------
-
-
 @contextmanager
 def watched(server: EmbeddedServer) -> Iterator[Callable[[], list[str]]]:
     """What clients send to the server from now on, scripts' own commands left out."""
@@ -222,121 +214,3 @@ def watched(server: EmbeddedServer) -> Iterator[Callable[[], list[str]]]:
             raise AssertionError
 
         yield commands
-
-
-@in_both_ways
-def test_a_lock_that_was_confirmed_survives_a_crash_of_its_server(tmp_path: Path, *, through: bool) -> None:
-    """``sync="aof"``: also where the disk is written to once a second. One connection carries both."""
-    server = EmbeddedServer(data_dir=tmp_path, port=0)
-    with server, closing(store_of(server, sync="aof", through=through)) as store:
-        lock = Lock(store, "n", ttl=120.0, auto_renew=False)
-        with watched(server) as commands:
-            assert lock.acquire(timeout=0)
-            asked = [each.split() for each in commands()]
-        ours = [words for words in asked if words[1] in {"EVALSHA", "EVAL", "WAITAOF"}]
-        server.kill()
-        server.restart()
-
-        with closing(connect(server.redis_url, prefix=store.prefix)) as other:
-            held = other.inspect("n")
-    assert held is not None
-    assert [words[1:4] for words in ours if words[1] == "WAITAOF"] == [["WAITAOF", "1", "0"]] * (
-        len(ours) // 2
-    )
-    assert len({words[0] for words in ours}) == 1
-
-
-def test_a_loops_lock_is_on_disk_too(tmp_path: Path) -> None:
-    """As a thread's; and a semaphore's places, and readers."""
-
-    async def story(url: str) -> list[str]:
-        store = aio.connect(url, sync="aof", prefix="test-aio", socket_timeout=5.0)
-        for lock in (
-            aio.Lock(store, "one", ttl=120.0, auto_renew=False),
-            aio.Semaphore(store, "two", 2, ttl=120.0, auto_renew=False),
-            aio.ReadWriteLock(store, "three", ttl=120.0, auto_renew=False).read,
-        ):
-            assert await lock.acquire(timeout=0)
-        server.kill()
-        server.restart()
-        await store.aclose()
-        with closing(connect(url, prefix="test-aio")) as other:
-            return [name for name in ("one", "two", "three") if other.holders(name)]
-
-    with EmbeddedServer(data_dir=tmp_path, port=0) as server:
-        assert asyncio.run(story(server.redis_url)) == ["one", "two", "three"]
-
-
-@in_both_ways
-@pytest.mark.parametrize(
-    ("server_name", "arguments", "said"),
-    [
-        ("embedded", (), r"on its disk \((ERR )?WAITAOF cannot be used .*\); sync .* appendonly yes"),
-        (
-            "redis-server",
-            AOF,
-            r"on its disk \((ERR )?unknown command .WAITAOF.\); sync and park_sync take Redis 7.2",
-        ),
-        (
-            "embedded",
-            (*AOF, "--appendfsync", "no"),
-            "it was not confirmed in time that the lock is on the server's",
-        ),
-    ],
-    ids=["keeps no file", "does not know it", "never writes"],
-)
-def test_what_no_disk_confirms_is_no_lock(
-    server_name: str, arguments: tuple[str, ...], said: str, *, through: bool
-) -> None:
-    """The first verb says why, and what it has taken is released."""
-    with start_server(server_name, extra_args=arguments) as server:
-        with closing(store_of(server, sync="aof", through=through, socket_timeout=1.0)) as store:
-            with pytest.raises(LockUnavailable, match=said):
-                Lock(store, "n").acquire(timeout=0)
-
-            assert wait_until(lambda: store.inspect("n") is None, 10)
-
-        async def story() -> None:
-            async with aio.connect(server.redis_url, sync="aof") as mine:
-                with pytest.raises(LockUnavailable, match=said):
-                    await aio.Lock(mine, "n").acquire(timeout=0)
-
-        asyncio.run(story())
-
-
-def test_replicas_and_disks_are_confirmed_together(caplog: Any) -> None:
-    """``WAITAOF 1 N``: on the disk here, and on those of replicas; one without a file confirms nothing."""
-    with start_server("embedded", extra_args=[*AOF, "--repl-diskless-sync-delay", "0"], port=0) as primary:
-        with replica_of(primary, *AOF), closing(store_of(primary, sync="aof", min_replicas=1)) as store:
-            acquire_and_release(store)
-        until_it_has_none(primary)
-        with replica_of(primary), closing(store_of(primary, sync="aof", min_replicas="auto")) as store:
-            refused = pytest.raises(
-                LockUnavailable, match=r"replicas .* on their disks, for which they need app"
-            )
-            with refused:
-                acquire_and_release(store)
-        until_it_has_none(primary)
-        with closing(store_of(primary, sync="aof", min_replicas="auto")) as store:
-            acquire_and_release(store)
-    assert told(caplog) == [False]
-
-
-def test_who_is_handed_a_lock_in_line_waits_for_the_disk_too(tmp_path: Path) -> None:
-    """The hand-off itself is not confirmed; the acquire that takes it is, and counts the whole ttl."""
-    with EmbeddedServer(data_dir=tmp_path, port=0) as server, closing(store_of(server, sync="aof")) as store:
-        first = Lock(store, "n", owner="first")
-        assert first.acquire(timeout=0)
-        with watched(server) as commands, suppress(redis.RedisError):
-            waiting = asyncio.run(_handed(store, first))
-            asked = commands()
-    assert waiting
-    assert sum(" WAITAOF 1 0 " in each for each in asked) >= 2  # refused, and taken
-
-
-async def _handed(store: RedisStore, first: Lock) -> bool:
-    second = asyncio.create_task(asyncio.to_thread(Lock(store, "n", owner="second").acquire, 20.0))
-    while not store.waiting("n")[0]:
-        await asyncio.sleep(0.01)
-    first._store.force_release("n")
-    return await second

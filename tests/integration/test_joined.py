@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
@@ -15,7 +15,7 @@ import pytest
 
 from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.exceptions import LockLost, LockOptionError
-from celery_redislock.locks import Lock, LockStore, Semaphore, aio, connect
+from celery_redislock.locks import Lock, Semaphore, aio, connect
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.store.joined import joined
 from celery_redislock.store.store import Entry
@@ -420,15 +420,8 @@ def test_a_message_whose_queue_takes_nothing_holds_nothing_and_keeps_its_places(
     assert case.pushed() == ["text"]
 
 
-@pytest.mark.parametrize(
-    "make",
-    [lambda url: connect(url, min_replicas=1), lambda url: connect(url, sync="aof")],
-    ids=["replicas", "disk"],
-)
-def test_a_store_that_cannot_take_them_in_one_step_says_so_when_the_lock_is_made(
-    make: Callable[[str], LockStore], redis_url: str
-) -> None:
-    store = make(redis_url)
+def test_a_store_that_cannot_take_them_in_one_step_says_so_when_the_lock_is_made(redis_url: str) -> None:
+    store = connect(redis_url, min_replicas=1)
 
     with pytest.raises(LockOptionError, match="cannot be locked together"):
         Lock(store, ["a", "b"])

@@ -103,7 +103,6 @@ REFUSED: dict[str, Callable[[QuorumCase], object]] = {
     "server_says": lambda case: case.store.server_says("server", "redis_version"),
     "clock": lambda case: case.store.clock(),
     "other_prefixes": lambda case: case.store.other_prefixes(),
-    "confirm_on_disk": lambda case: case.store.confirm_on_disk(),
 }
 
 

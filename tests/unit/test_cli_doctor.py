@@ -13,9 +13,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from celery_redislock.cli import doctor, redislock
-from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.publishing import promote
-from tests.unit.shop import Shop, body, raising
+from tests.unit.shop import Shop, body
 
 #: What a server says with which nothing is wrong.
 WELL = {
@@ -155,19 +154,6 @@ def test_a_task_that_does_what_its_author_does_not_expect_is_a_warning(shop: Sho
 
     assert status == 1
     assert ["shop.limited: lock_max_hold (60)" in text for text in texts["warning"]] == [True]
-
-
-def test_what_keeps_a_worker_from_starting_is_an_error(shop: Shop, monkeypatch: Any) -> None:
-    """``redislock_sync`` on a server that keeps no append-only file."""
-    refused = LockUnavailable("memory", "confirm_on_disk", "ERR WAITAOF cannot be used")
-    refused.was_refused = True
-    monkeypatch.setattr(shop.store, "confirm_on_disk", raising(refused))
-    shop.app.conf.redislock_sync = "aof"
-
-    status, texts = ask(shop)
-
-    assert status == 2
-    assert texts["error"] == ["redislock_sync is 'aof', and memory: ERR WAITAOF cannot be used"]
 
 
 @pytest.mark.parametrize(

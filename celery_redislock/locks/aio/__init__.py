@@ -48,7 +48,6 @@ def connect(
     socket_timeout: float = 1.0,
     strict_fence: bool = False,
     min_replicas: int | Literal["auto"] = 0,
-    sync: Literal["aof"] | None = None,
 ) -> Store:
     """Return a store for one event loop, that of its first request; opens no connection before that.
 
@@ -62,14 +61,12 @@ def connect(
         socket_timeout: seconds, from 0.001 up, as for :func:`celery_redislock.locks.connect`.
         strict_fence: likewise.
         min_replicas: likewise; not with a client, whose requests do not share a connection.
-        sync: likewise. At most 14 acquires of a loop wait for the disk at once.
 
     Raises:
         LockOptionError: the server cannot be reached so, or the timeout is no number of seconds in range.
     """
     check_connect("aio.connect", prefix, socket_timeout)
-    options: dict[str, Any] = {"prefix": prefix, "strict_fence": strict_fence}
-    options.update(min_replicas=min_replicas, sync=sync)
+    options: Any = {"prefix": prefix, "strict_fence": strict_fence, "min_replicas": min_replicas}
     if isinstance(server, redis.asyncio.Redis):
         calls: Any = ClientWires(server, socket_timeout)  # in place of connections
         beside = RedisStore(calls, **options)

@@ -48,9 +48,7 @@ local function acknowledge()
   end
 end
 
--- A repetition writes, so that its confirmation (WAITAOF) waits for what an earlier request wrote.
 if call('EXISTS', note) == 1 then
-  call('PEXPIRE', note, ARGV[9])
   return {ok = 'repeated'}
 end
 local held = call('GET', lock)

@@ -350,11 +350,10 @@ def test_a_client_of_redis_own_kind_can_be_called_itself() -> None:
 
 
 def test_what_must_confirm_a_lock_is_read_from_the_settings() -> None:
-    """One command asks for both."""
-    app = app_with(redislock_url="redis://own", redislock_min_replicas="auto", redislock_sync="aof")
+    app = app_with(redislock_url="redis://own", redislock_min_replicas="auto")
     store: Any = store_of(app, settings_of(app))
 
-    assert store.confirmation.command == ("WAITAOF", "1", "1")
+    assert store.confirmation.command == ("WAIT", "1")
 
 
 def test_sentinels_whose_url_names_their_primary_need_no_other_setting() -> None:

@@ -86,6 +86,14 @@ def test_an_unknown_setting_gets_the_nearest(wrong, hint):
     ("gone", "instead"),
     [
         ("lock_wait_queue", "what has waited goes back to its own queue; for another, set task_routes"),
+        (
+            "redislock_sync",
+            "set appendfsync always on the lock server: it answers only what is on its disk",
+        ),
+        (
+            "redislock_park_sync",
+            "set appendfsync always on the lock server: it answers only what is on its disk",
+        ),
         ("redislock_wait_queue", "what has waited goes back to its own queue; for another, set task_routes"),
     ],
 )

@@ -47,9 +47,8 @@ def test_the_lock_server_is_the_broker(broker: str, locks: str, *, leads: bool) 
         MemoryStore(),
         connect(URL, min_replicas=1),
         connect(URL, min_replicas="auto"),
-        connect(URL, sync="aof"),
     ],
-    ids=["memory", "replicas", "auto", "disk"],
+    ids=["memory", "replicas", "auto"],
 )
 def test_some_stores_take_no_messages(store: LockStore) -> None:
     """One is no server; and where a claim must be confirmed, its message leaves after that."""

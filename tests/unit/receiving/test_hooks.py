@@ -188,48 +188,6 @@ def test_a_lock_server_that_keeps_less_than_rabbitmq_is_warned_of_where_tasks_wa
     assert ["has no append-only file" in line for line in warnings(caplog)] == [True] * is_said
 
 
-@pytest.mark.parametrize("policy", ["warn", "ignore"])
-@pytest.mark.parametrize(
-    ("setting", "home", "error", "ends"),
-    [
-        ("redislock_park_sync", "amqp:here", "refused", True),
-        ("redislock_park_sync", "amqp:here", "away", False),
-        ("redislock_park_sync", "amqp:here", None, False),
-        ("redislock_park_sync", "", "asked", False),
-        ("redislock_sync", "amqp:here", "refused", True),
-        ("redislock_sync", "", "refused", True),
-        ("redislock_sync", "", "away", False),
-        ("redislock_sync", "", None, False),
-    ],
-)
-def test_a_worker_does_not_start_that_could_not_lock_or_park_as_it_is_told(
-    shop: Shop, monkeypatch: Any, caplog: Any, policy: str, setting: str, home: str, error: str | None,
-    *, ends: bool,
-) -> None:  # fmt: skip
-    """Whatever ``redislock_check`` says. One that is away is asked again for each message, and each lock."""
-    shop.unique(body)
-    shop.app.conf.update({setting: "aof", "redislock_check": policy})
-    monkeypatch.setattr(promote, "install", lambda *_: None)
-    shop.store.home = home
-
-    def confirm() -> None:
-        if error is not None:
-            problem = LockUnavailable("memory", "confirm_on_disk", "ERR unknown command 'WAITAOF'")
-            problem.was_refused = error != "away"
-            raise problem
-
-    monkeypatch.setattr(shop.store, "confirm_on_disk", confirm)
-
-    if ends:
-        with pytest.raises(SystemExit, match=f"{setting} is 'aof', and .* unknown command 'WAITAOF'"):
-            start_worker(shop)
-        return
-    start_worker(shop)
-
-    said = ["redislock_park_sync has no effect" in line for line in warnings(caplog)]
-    assert said == [True] * (setting == "redislock_park_sync" and not home and policy == "warn")
-
-
 LIMITED = "redislock: shop.sync: lock_max_hold (60) is shorter than the hard time limit (90)"
 NOT_INTERRUPTED = "only self.lease.check() raises"
 

@@ -5,14 +5,12 @@ from typing import Any
 
 import fakeredis
 import pytest
-import redis
 import redis.asyncio
 
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks import aio, connect
 from celery_redislock.store.confirmation import Confirmation
 from tests.clocks import ManualClock
-from tests.kinds import BOUNDED
 
 #: What servers say of a replica, as they write it and as redis-py has read it.
 ONLINE = (
@@ -34,19 +32,9 @@ def told(caplog: Any) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
 
-@pytest.mark.parametrize(
-    ("replicas", "sync", "command"),
-    [
-        (0, None, ()),
-        (2, None, ("WAIT", "2")),
-        ("auto", None, ("WAIT", "1")),
-        (0, "aof", ("WAITAOF", "1", "0")),
-        (2, "aof", ("WAITAOF", "1", "2")),
-        ("auto", "aof", ("WAITAOF", "1", "1")),
-    ],
-)
-def test_one_command_confirms_replicas_and_disks(replicas: Any, sync: Any, command: tuple[str, ...]) -> None:
-    confirmation = Confirmation(replicas, sync, ManualClock())
+@pytest.mark.parametrize(("replicas", "command"), [(0, ()), (2, ("WAIT", "2")), ("auto", ("WAIT", "1"))])
+def test_a_command_confirms_replicas(replicas: Any, command: tuple[str, ...]) -> None:
+    confirmation = Confirmation(replicas, ManualClock())
 
     assert confirmation.command == command
     assert bool(confirmation) == bool(command)
@@ -54,7 +42,7 @@ def test_one_command_confirms_replicas_and_disks(replicas: Any, sync: Any, comma
 
 @pytest.mark.parametrize("info", [ONLINE, READ, SECOND], ids=["server's words", "redis-py's", "the second"])
 def test_a_replica_that_answers_must_confirm(info: bytes, caplog: Any) -> None:
-    confirmation = Confirmation("auto", None, ManualClock())
+    confirmation = Confirmation("auto", ManualClock())
 
     confirmation.learn("here", "info", info)
 
@@ -64,18 +52,18 @@ def test_a_replica_that_answers_must_confirm(info: bytes, caplog: Any) -> None:
 
 @pytest.mark.parametrize("info", [NONE, LOADS, SYNCS], ids=["none", "loads", "is being sent the data"])
 def test_where_no_replica_answers_none_must_confirm(info: bytes) -> None:
-    confirmation = Confirmation("auto", "aof", ManualClock())
+    confirmation = Confirmation("auto", ManualClock())
 
     confirmation.learn("here", "info", info)
 
-    assert confirmation.command == ("WAITAOF", "1", "0")
+    assert confirmation.command == ()
     assert confirmation
-    assert confirmation.missing((1, 0)) == ""
+    assert confirmation.missing(0) == ""
 
 
 def test_each_change_is_told_once(caplog: Any) -> None:
     """At first a replica is expected, so the first answer may be a change."""
-    confirmation = Confirmation("auto", None, ManualClock())
+    confirmation = Confirmation("auto", ManualClock())
 
     for info in (NONE, NONE, ONLINE, ONLINE, LOADS, NONE):
         confirmation.learn("here", "info", info)
@@ -89,9 +77,9 @@ def test_each_change_is_told_once(caplog: Any) -> None:
 def test_the_server_is_asked_again_after_ten_seconds() -> None:
     """Where a number was given it is never asked."""
     clock = ManualClock()
-    auto = Confirmation("auto", None, clock)
+    auto = Confirmation("auto", clock)
     assert auto.is_stale
-    assert not Confirmation(1, "aof", clock).is_stale
+    assert not Confirmation(1, clock).is_stale
 
     auto.learn("here", "info", NONE)
     clock.advance(9.9)
@@ -101,21 +89,10 @@ def test_the_server_is_asked_again_after_ten_seconds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("replicas", "sync", "counts", "said"),
-    [
-        (2, None, None, ""),
-        (2, None, (1, 2), ""),
-        (2, None, (1, 1), "only 1 of 2 replicas confirmed the lock"),
-        (0, "aof", (1, 0), ""),
-        (0, "aof", (0, 0), "it was not confirmed in time that the lock is on the server's disk"),
-        (1, "aof", (1, 0), "only 0 of 1 replicas confirmed the lock on their disks, for which they need app"),
-    ],
+    ("confirmed", "said"), [(None, ""), (2, ""), (1, "only 1 of 2 replicas confirmed the lock")]
 )
-def test_what_is_missing_is_named(replicas: Any, sync: Any, counts: Any, said: str) -> None:
-    missing = Confirmation(replicas, sync, ManualClock()).missing(counts)
-
-    assert missing.startswith(said)
-    assert bool(missing) == bool(said)
+def test_what_is_missing_is_named(confirmed: int | None, said: str) -> None:
+    assert Confirmation(2, ManualClock()).missing(confirmed) == said
 
 
 # --- what is refused before anything is sent -------------------------------------------------
@@ -129,9 +106,6 @@ def test_what_is_missing_is_named(replicas: Any, sync: Any, counts: Any, said: s
         ({"min_replicas": 10**30}, "is neither a whole number"),
         ({"min_replicas": True}, "min_replicas=True is neither"),
         ({"min_replicas": "1"}, "min_replicas='1' is neither"),
-        ({"sync": "rdb"}, "sync='rdb' is neither 'aof' nor None"),
-        ({"sync": ["aof"]}, r"sync=\['aof'\] is neither"),
-        ({"sync": False}, "sync=False is neither"),
     ],
 )
 def test_what_cannot_be_confirmed_is_refused(make: Any, options: dict[str, Any], said: str) -> None:
@@ -139,18 +113,9 @@ def test_what_cannot_be_confirmed_is_refused(make: Any, options: dict[str, Any],
         make("redis://127.0.0.1:1/0", **options)
 
 
-@pytest.mark.parametrize("options", [{"min_replicas": 1}, {"min_replicas": "auto"}, {"sync": "aof"}], ids=str)
+@pytest.mark.parametrize("options", [{"min_replicas": 1}, {"min_replicas": "auto"}], ids=str)
 def test_a_store_is_not_made_that_could_not_wait_on_the_connection_of_its_script(options: Any) -> None:
     """On another one it would be confirmed what nobody has."""
     for make, client in ((connect, fakeredis.FakeRedis()), (aio.connect, redis.asyncio.Redis())):
-        with pytest.raises(LockOptionError, match=r"min_replicas, sync .* does not offer; .* give a URL"):
+        with pytest.raises(LockOptionError, match=r"min_replicas .* does not offer; .* give a URL"):
             make(client, **options)  # type: ignore[operator]
-
-
-def test_a_client_that_cannot_wait_for_a_disk_is_refused() -> None:
-    """Its own timeout would come first, each time; one that is patient enough is none too slow."""
-    with pytest.raises(LockOptionError, match=r"a client with a socket_timeout from 3 s up"):
-        connect(redis.Redis(**BOUNDED), sync="aof", through=True)
-
-    connect(redis.Redis(**{**BOUNDED, "socket_timeout": 3.0}), sync="aof", through=True)
-    connect(redis.Redis(**BOUNDED), sync="aof")
