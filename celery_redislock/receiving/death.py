@@ -60,7 +60,7 @@ def release(request: Any, error: BaseException) -> None:
 
 
 def _is_loss(request: Any, error: BaseException) -> bool:
-    """Whether Celery takes the child for lost: killed, or since 5.7 ended by itrequest."""
+    """Whether Celery takes the child for lost: killed, or since 5.7 ended by itself."""
     was_ended_by_worker = request._already_cancelled or request._already_revoked
     is_exit = isinstance(error, SystemExit | KeyboardInterrupt)
     return isinstance(error, WorkerLostError) or (is_exit and _EXIT_IS_LOSS and not was_ended_by_worker)

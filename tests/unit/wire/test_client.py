@@ -272,7 +272,7 @@ def test_a_client_of_another_kind_is_refused_with_a_remedy(named: Any, said: str
 
 def test_replicas_confirm_nothing_where_no_connection_can_be_shared() -> None:
     """Before anything is taken, and not by the first lock."""
-    with pytest.raises(LockOptionError, match=r"min_replicas, .* which .*FakeRedis\) does not offer"):
+    with pytest.raises(LockOptionError, match=r"min_replicas .* which .*FakeRedis\) does not offer"):
         connect(fakeredis.FakeRedis(), min_replicas=1)
 
 
