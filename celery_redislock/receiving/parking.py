@@ -128,8 +128,8 @@ def park_refused(delivery: Delivery, message: Any, name: str, request: Any) -> s
 
     It goes before the first one of its key that was parked *behind* its request meanwhile.
     """
-    delivery.was_told = True  # by its child
-    said = delivery.header  # its identity travels from now on
+    # Its identity travels from now on, and its child has told that it waits.
+    delivery.message = said = delivery.header._replace(was_told=True)
     if delivery.was_delivered:
         said = said._replace(was_delivered=True)
     copies = delivery.locks.copies
@@ -154,7 +154,7 @@ def park_refused(delivery: Delivery, message: Any, name: str, request: Any) -> s
                 line.put_in_order(said.token, str(delivery.lock.key), request)
     except RedisLockError as error:
         if _may_be_parked(error):
-            delivery.was_delivered = True
+            delivery.earlier = "running" if delivery.earlier == "running" else "delivered"
         return str(error)
     if answer is None:
         return "its message cannot be parked"

@@ -214,11 +214,12 @@ class LockRequest(Request):
         if delivery is None:
             return  # only its child could tell its lock; it has said why
         why, name, is_copy = error.args
-        delivery.was_delivered = delivery.was_delivered or is_copy
+        if is_copy:
+            delivery.earlier = "running"
         outcome = parking.park_refused(delivery, self._message, name, self)
         if outcome is not None:
             pause = jittered(delivery.options.lock_retry_delay)
-            raise put_off(delivery, pause, f"{outcome}: {why}", is_copy=is_copy)
+            raise put_off(delivery, pause, f"{outcome}: {why}")
 
     def reject(self, requeue: bool = False) -> None:
         """Refuse the message; one that no pool was given does not run: its ETA is no time (celery 5.7.0)."""

@@ -7,7 +7,7 @@ was delivered before.
 import re
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from celery import Task
 from celery.utils.quorum_queues import detect_quorum_queues
@@ -25,6 +25,13 @@ from celery_redislock.running.leavings import Fate, leave, mark_ttl, visibility_
 from celery_redislock.store.store import Hold
 
 D = TypeVar("D", bound="Delivery")
+
+#: What is known of an earlier delivery of a message: there is none; one may have run, so its mark is asked
+#: for; there was one, and it may have run; it runs yet.
+Earlier = Literal["none", "maybe", "delivered", "running"]
+
+#: What may bring a message once more that is run: its parking, where the answer to that was lost.
+Again = Literal["nobody", "its parking", "broker or beat"]
 
 #: Where the main process leaves its receipt: in a copy of the request's message properties, which nothing
 #: propagates (a top-level entry would leak into the headers of a retry's message).
@@ -73,7 +80,8 @@ class Locks(NamedTuple):
     """The locks of one message.
 
     Attributes:
-        claim: what its publish holds, if it claims something, where its header says so.
+        claim: what its publish holds, if it claims something, where its header says so. The same object as
+            the lease, unless that does not take it over.
         lease: what its run holds under its key; ``None`` in a scope that holds nothing while it runs.
         copies: what keeps a second copy of the message out while the first one runs: the lease, or else a
             lock of the message itself.
@@ -96,16 +104,10 @@ class Delivery:
         lock: of the message's key; ``locks``: those that are held there, and beside it.
         token: of the run's term.
         serializer: as the receipt's.
-        is_tick: it was sent by a beat for a tick, which another beat may send once more.
-        is_redelivered: the broker says that it has delivered this message before.
-        was_delivered: a copy of this message was delivered before, and may have run.
-        can_come_again: this message may be delivered once more, although this delivery runs it.
-        is_repeatable: and that by the broker, or by a beat.
+        received_at: as the receipt's: where a main process has received it, that can park it.
+        earlier: what is known of an earlier delivery of this message.
+        again: what may bring this message once more, although this delivery runs it.
         alone_until: in seconds since the epoch: no copy of it is on its way before, as far as is known here.
-        may_be_done: a copy of this message may have run, so its mark is asked for.
-        has_main_process: a worker's main process has received it, and can park it.
-        was_told: a line of the log has said that it waits.
-        is_claimed_apart: its claim may be under another lock than the lease of its run, or that holds none.
     """
 
     task: Any
@@ -118,9 +120,9 @@ class Delivery:
     locks: Locks
     token: str
     serializer: str | None
-    is_tick = is_redelivered = was_delivered = False
-    can_come_again = is_repeatable = may_be_done = has_main_process = was_told = False
-    is_claimed_apart = False
+    received_at: float | None
+    earlier: Earlier = "none"
+    again: Again = "nobody"
     alone_until = 0.0
 
     @classmethod
@@ -156,7 +158,7 @@ class Delivery:
             return None
         receipt = (request.properties or {}).get(RECEIPT) or Receipt(new_token(task_id))
         self.token, received_at, self.serializer, main_process = receipt
-        self.has_main_process = received_at is not None
+        self.received_at = received_at
         self.task = task
         self.request = request
         self.message = message
@@ -183,7 +185,6 @@ class Delivery:
             self.locks = Locks(lock, lock, lock)
         else:
             self.locks = self._locks_apart()
-            self.is_claimed_apart = True
         if (  # all that the rare cases have
             message is None
             or message.was_delivered
@@ -195,7 +196,7 @@ class Delivery:
             or abs(time.time() - received_at) >= OVERTAKEN_AFTER
             or (request.delivery_info or {}).get("redelivered")
         ):
-            self._learn_of_copies(received_at)
+            self._learn_of_copies()
         return self
 
     def _locks_apart(self) -> Locks:
@@ -217,23 +218,23 @@ class Delivery:
         lease = lock._replace(period=None) if scope.claims_beside else lock
         return Locks(claim, lease, lease)
 
-    def _learn_of_copies(self, received_at: float | None) -> None:
+    def _learn_of_copies(self) -> None:
         request = self.request
         message = self.message
+        received_at = self.received_at
         if message is None:
-            self.is_tick = tick_token(request.headers, str(request.id)) is not None
+            is_tick = tick_token(request.headers, str(request.id)) is not None
         else:
-            self.is_tick = message.is_tick
+            is_tick = message.is_tick
         kept = 0.0 if received_at is None else time.time() - received_at
         restored_after = timeout = visibility_timeout(self.task.app)
         if IN_HAND_OF in (request.properties or {}):
             restored_after = min(restored_after, declaration_of(self.task).settings.restore)
-        self.may_be_done = True
-        self.is_redelivered = bool((request.delivery_info or {}).get("redelivered"))
-        self.was_delivered = self.is_redelivered or (message is not None and message.was_delivered)
-        self.is_repeatable = not request.is_eager and (
-            self.was_delivered
-            or self.is_tick
+        was_delivered = self.is_redelivered or (message is not None and message.was_delivered)
+        self.earlier = "delivered" if was_delivered else "maybe"
+        is_repeatable = (
+            was_delivered
+            or is_tick
             or bool(self.task.acks_late or request.eta)
             # Kept in hand for half of the time after which another worker, or else the broker, restores it:
             # the rest is left for clocks and queues.
@@ -241,9 +242,10 @@ class Delivery:
         )
         # Where the answer to its parking was lost, it was published beside that as well.
         has_waited = message is not None and message.parked_at is not None
-        self.can_come_again = self.is_repeatable or (has_waited and not request.is_eager)
+        if not request.is_eager and (is_repeatable or has_waited):
+            self.again = "broker or beat" if is_repeatable else "its parking"
         # What has waited was sent, or published, more than once, or may have been.
-        is_alone = not (self.was_delivered or self.is_tick or has_waited or (message and message.was_told))
+        is_alone = not (was_delivered or is_tick or has_waited or (message and message.was_told))
         if is_alone and received_at is not None and restored_after < timeout:
             self.alone_until = received_at + timeout / 2
 
@@ -256,6 +258,16 @@ class Delivery:
         return Message(self.lock.key, identity, claimed_beside=self.scope.claims_beside)
 
     @property
+    def is_redelivered(self) -> bool:
+        """The broker says that it has delivered this message before."""
+        return bool((self.request.delivery_info or {}).get("redelivered"))
+
+    @property
+    def was_delivered(self) -> bool:
+        """A copy of this message was delivered before, and may have run."""
+        return self.earlier in {"delivered", "running"}
+
+    @property
     def is_accepted(self) -> bool:
         """The message was accepted before, at its publish or as the run it is a retry of."""
         return bool(self.request.retries) or (self.message is not None and self.message.claimed)
@@ -263,7 +275,7 @@ class Delivery:
     @property
     def done_ttl(self) -> float:
         """Seconds within which a copy of the message may come when it is done, which is now."""
-        if not self.is_repeatable:
+        if self.again != "broker or beat":
             return PARKED_TWICE + self.options.lock_retry_delay
         if time.time() < self.alone_until:
             return visibility_timeout(self.task.app) + RESTORED_MARGIN
@@ -362,19 +374,16 @@ class Delivery:
         again = self.was_delivered
         leave(self.lock, message, fate, ttl, earlier=again, opened_by=self.opened_by, release=release)
 
-    def publish_again(self, delay: float, *, is_copy: bool = False) -> None:
+    def publish_again(self, delay: float) -> None:
         """Publish the message again by Celery's own machinery, as ``Task.retry`` does it.
 
         With the same ``retries``. It runs no sooner than ``delay`` seconds from now, or than the broker's
         visibility timeout, after which Redis would deliver what a worker holds for its ETA a second time.
-        ``is_copy``: another delivery of the message runs. Raises what the broker raises.
+        Raises what the broker raises.
         """
         task = self.task
         request = self.request
-        said = self.header  # its identity travels from now on
-        message = said._replace(
-            was_delivered=is_copy or self.was_delivered, was_told=self.was_told or said.was_told
-        )
+        message = self.header._replace(was_delivered=self.was_delivered)  # its identity travels from now on
         delay = min(delay, visibility_timeout(task.app))
         driver = task.app.producer_pool.connections.connection.transport.driver_type
         if detect_quorum_queues(task.app, driver)[0]:

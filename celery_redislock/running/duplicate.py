@@ -42,7 +42,7 @@ def at_start(run: Run, hold: Hold) -> Exception:
     """
     if hold.owner == run.lock.owner and not run.request.is_eager:
         # Another message of the same id is a new job, not a copy, and runs when the first one has ended.
-        return wait_for(run, hold, is_copy=run.is_of_this_message(hold))
+        return wait_for(run, hold)
     task = run.task
     lock = run.lock
     request = run.request

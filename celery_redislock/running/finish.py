@@ -42,7 +42,7 @@ def finish(run: Run, error: BaseException | None) -> None:
         run.state = _ends_by(run.task, error)[run.state]
         if not _job_continues(run, error):
             run.failed_period = run.opened_by
-            if run.failed_period is not None and (run.locks.lease is None or run.is_claimed_apart):
+            if run.failed_period is not None and run.locks.claim is not run.locks.lease:
                 run.end_period(run.failed_period)  # else it ends with the lease, which keeps it
     lease = run.lease
     if lease is None:

@@ -34,38 +34,39 @@ def late_copy(run: Run) -> Ignore:
     return Ignore("a copy of this message has run already")
 
 
-def wait_for(run: Run, hold: Hold | Marked, *, is_copy: bool = False) -> Exception:
+def wait_for(run: Run, hold: Hold | Marked) -> Exception:
     """Let a run's message wait for its lock; return what to raise.
 
     In line for a holder; for what is left of a period, or of the mark that a copy of this message is ending;
-    by ``lock_retry_delay`` where no main process has the message. ``is_copy``: the holder is a run of this
-    very message.
+    by ``lock_retry_delay`` where no main process has the message.
     """
+    is_copy = isinstance(hold, Marked) or run.is_of_this_message(hold)
+    if is_copy:
+        run.earlier = "running"
     if isinstance(hold, Marked):
         why = "a copy of it is ending"
     else:
         why = f"{hold.name!r} is held by {'another delivery of this message' if is_copy else hold.owner}"
-    log_wait(run.lock, why, was_told=run.message is not None and run.message.was_told)
-    run.was_told = True
+    log_wait(run.lock, why, was_told=run.header.was_told)
+    run.message = run.header._replace(was_told=True)
     if isinstance(hold, Marked) or hold.is_period or hold.state == ACCEPTED:
-        return put_off(run, hold.expires_in, why, is_copy=is_copy)
-    if run.has_main_process:
+        return put_off(run, hold.expires_in, why)
+    if run.received_at is not None:
         return ToBeParked(why, hold.name, is_copy)
-    return put_off(run, jittered(run.options.lock_retry_delay), why, is_copy=is_copy)
+    return put_off(run, jittered(run.options.lock_retry_delay), why)
 
 
-def put_off(delivery: Delivery, delay: float, why: str, *, is_copy: bool = False) -> Exception:
+def put_off(delivery: Delivery, delay: float, why: str) -> Exception:
     """Publish a message again, to run no sooner than ``delay`` seconds from now; return what to raise.
 
-    ``Ignore`` and never ``Retry``, which would write a state for an id that may be running. ``is_copy``: the
-    holder is a run of this very message.
+    ``Ignore`` and never ``Retry``, which would write a state for an id that may be running.
 
     Returns:
         ``PutOff``, or ``Ignore`` for a copy, whose run is still there; where the broker cannot take the
         message, ``Reject`` with requeue (``acks_late``), or the broker's error: the task fails visibly.
     """
     try:
-        delivery.publish_again(delay, is_copy=is_copy)
+        delivery.publish_again(delay)
     except Exception as error:  # noqa: BLE001  every broker has errors of its own, and none may lose it
         what_follows = (
             "its message is requeued" if delivery.task.acks_late else "it fails, and has to be called again"
@@ -76,7 +77,7 @@ def put_off(delivery: Delivery, delay: float, why: str, *, is_copy: bool = False
             return error
         rejected: Exception = Reject(error, requeue=True)
         return rejected
-    ended: type[Exception] = Ignore if is_copy else PutOff
+    ended: type[Exception] = Ignore if delivery.earlier == "running" else PutOff
     return ended(f"published again, to run in {delay:.1f} s at the earliest: {why}")
 
 

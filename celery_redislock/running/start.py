@@ -45,9 +45,9 @@ def start(run: Run) -> None:
     Raises ``Ignore`` where the message was skipped, is done, or was published again to run later.
     """
     try:
-        if run.scope.lease or run.can_come_again:
+        if run.scope.lease or run.again != "nobody":
             _acquire(run)
-        if run.is_claimed_apart:  # else it has become the lease
+        if run.locks.claim is not run.locks.lease:  # else it has become the lease
             _end_claim(run)
     except BaseException as error:
         _leave(run, error)
@@ -64,7 +64,7 @@ def _acquire(run: Run) -> None:
         run.token,
         claim=run.identity,
         message=run.identity,
-        may_be_done=run.may_be_done,
+        may_be_done=run.earlier != "none",
         accepted=lock.period is None or run.is_accepted,
         max_hold=run.options.max_hold(limit) if limit else run.options.lock_max_hold,
         waits=message is not None and (message.claimed or message.must_run),
@@ -81,7 +81,7 @@ def _acquire(run: Run) -> None:
         if answer.sent_again and not run.task.acks_late and run.identity is not None:
             # Acknowledged, it runs once at most: its copy does nothing, also where this run is killed.
             run.locks.copies.mark_done(run.identity, run.done_ttl)
-    elif not (answer.repeated or run.is_claimed_apart):
+    elif not answer.repeated and run.locks.claim is run.locks.lease:
         _warn_of_lost_claim(run)
     if lock_acquired.receivers and run.locks.lease is not None:
         lock_acquired.send(sender=run.task, key=lock.key, task_id=lock.owner, lease=answer)
@@ -119,7 +119,7 @@ def _take_over(
         if answer.is_done and message is not None and message.is_tick and run.scope.claim != "period":
             # Sent twice, and claimed again when it had run.
             run.locks.claim.release(message.token)
-        raise late_copy(run) if answer.is_done else wait_for(run, answer, is_copy=True)
+        raise late_copy(run) if answer.is_done else wait_for(run, answer)
     return answer
 
 

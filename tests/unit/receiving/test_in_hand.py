@@ -61,5 +61,5 @@ def test_a_worker_that_stands_still_before_it_looks_at_a_message_has_it_in_hand_
 
     run = Delivery.of(shop.app.tasks[message.headers["task"]], request._context)
     assert run is not None
-    assert run.can_come_again
+    assert run.again == "broker or beat"
     assert (stored[0][IN_HAND_OF], IN_HAND_SINCE in stored[0]) == ("name", False)
