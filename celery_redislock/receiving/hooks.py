@@ -38,7 +38,7 @@ def _conclude(task: Any = None, state: Any = None, retval: Any = None, **_: Any)
                 release_dropped(task.app, headers, request.delivery_info)
         return
     if run is not None and (
-        run.again != "nobody" or run.lease is None or not run.lease.ended or state == FAILURE
+        run.again or run.lease is None or not run.lease.ended or state == FAILURE
     ):
         from celery_redislock.running.finish import conclude
 

@@ -26,12 +26,13 @@ from celery_redislock.store.store import Hold
 
 D = TypeVar("D", bound="Delivery")
 
-#: What is known of an earlier delivery of a message: there is none; one may have run, so its mark is asked
-#: for; there was one, and it may have run; it runs yet.
-Earlier = Literal["none", "maybe", "delivered", "running"]
+#: What is known of an earlier delivery of a message: one may have run, so its mark is asked for; there was
+#: one, and it may have run; it runs yet. ``None``: there was none.
+Earlier = Literal["maybe", "delivered", "running"] | None
 
-#: What may bring a message once more that is run: its parking, where the answer to that was lost.
-Again = Literal["nobody", "its parking", "broker or beat"]
+#: What may bring a message once more that is run: its parking, where the answer to that was lost. ``None``:
+#: nothing.
+Again = Literal["its parking", "broker or beat"] | None
 
 #: Where the main process leaves its receipt: in a copy of the request's message properties, which nothing
 #: propagates (a top-level entry would leak into the headers of a retry's message).
@@ -121,8 +122,8 @@ class Delivery:
     token: str
     serializer: str | None
     received_at: float | None
-    earlier: Earlier = "none"
-    again: Again = "nobody"
+    earlier: Earlier = None
+    again: Again = None
     alone_until = 0.0
 
     @classmethod

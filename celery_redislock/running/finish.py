@@ -36,10 +36,12 @@ def finish(run: Run, error: BaseException | None) -> None:
 
     ``error`` has ended the body; ``None`` if it returned. Never raises an ``Exception``.
     """
+    goes_on: object = run.followed_by
     if error is None:
         run.state = END[run.state]
     else:
         run.state = _ends_by(run.task, error)[run.state]
+        goes_on = goes_on or run.state is REQUEUED
         if not _job_continues(run, error):
             run.failed_period = run.opened_by
             if run.failed_period is not None and run.locks.claim is not run.locks.lease:
@@ -49,7 +51,7 @@ def finish(run: Run, error: BaseException | None) -> None:
         # It had to start without its lock, and has its claim yet; or its publisher does not know of one.
         if run.message is not None and run.locks.lease is not None and run.state is not REQUEUED:
             run.leave(Fate.FAILED if run.failed_period else Fate.SUCCEEDED)
-    elif (run.followed_by or run.state is REQUEUED) and run.locks.lease is not None:
+    elif goes_on and run.locks.lease is not None:
         _hand_on(run, lease)
     elif _is_stored_beside(run, error):
         run.state = STORE_NEXT[run.state]  # and renewed until then

@@ -90,13 +90,13 @@ class Run(Delivery):
 
     def mark(self) -> Mark | None:
         """Return what the end of this run leaves for the copies of its message."""
-        if self.identity is None or self.again == "nobody" or self.state not in DONE:
+        if self.identity is None or not self.again or self.state not in DONE:
             return None
         return Mark(self.identity, self.locks.copies.ttl)
 
     def release(self, lease: Lease) -> None:
         """Release the lock: the body has ended. Never raises an ``Exception``."""
-        mark = None if self.again == "nobody" else self.mark()
+        mark = self.mark() if self.again else None
         was_held = self.locks.copies.finish(lease, opened_by=self.failed_period, mark=mark)
         if not was_held:
             self.warn_of_loss(lease)
@@ -108,7 +108,7 @@ class Run(Delivery):
 
         As :meth:`release`, and as :meth:`LockStore.release_and_store` for the result.
         """
-        mark = None if self.again == "nobody" else self.mark()
+        mark = self.mark() if self.again else None
         was_held, is_stored = self.locks.copies.finish_with_result(
             lease, key, result, seconds, opened_by=self.failed_period, mark=mark
         )

@@ -45,7 +45,7 @@ def start(run: Run) -> None:
     Raises ``Ignore`` where the message was skipped, is done, or was published again to run later.
     """
     try:
-        if run.scope.lease or run.again != "nobody":
+        if run.scope.lease or run.again:
             _acquire(run)
         if run.locks.claim is not run.locks.lease:  # else it has become the lease
             _end_claim(run)
@@ -64,7 +64,7 @@ def _acquire(run: Run) -> None:
         run.token,
         claim=run.identity,
         message=run.identity,
-        may_be_done=run.earlier != "none",
+        may_be_done=run.earlier is not None,
         accepted=lock.period is None or run.is_accepted,
         max_hold=run.options.max_hold(limit) if limit else run.options.lock_max_hold,
         waits=message is not None and (message.claimed or message.must_run),
