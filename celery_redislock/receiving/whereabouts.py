@@ -78,7 +78,7 @@ def may_be_there(app: Any, promotion: Promotion) -> bool:
     """
     said = json.loads(promotion.text)
     exchange, key = said["exchange"], said["routing_key"]
-    queues = [said["queue"] or key]
+    queues = [key]
     if exchange:
         known = app.amqp.queues.values()
         queues = [each.name for each in known if each.exchange.name == exchange and each.routing_key == key]

@@ -10,7 +10,10 @@ import pytest
 from celery import Celery
 
 from celery_redislock.declaring.options import LockSettings
+from celery_redislock.publishing import promote
 from celery_redislock.receiving import whereabouts
+from celery_redislock.store.store import Promotion
+from tests.unit.shop import KEY, Shop, body, carried
 
 
 @pytest.fixture
@@ -79,3 +82,16 @@ def test_workers_that_nobody_can_ask_are_not_told_to_be_started() -> None:
 
     assert "worker_enable_remote_control is off" in said
     assert "start one" not in said
+
+
+def test_what_was_published_may_be_there_as_long_as_its_queue_has_messages(shop: Shop) -> None:
+    """Law 2: where it is empty, what was handed its lock and has not started is sent again."""
+    task = shop.unique(body, lock_key="account:{account_id}")
+    task.delay(7)
+    message = shop.message()
+    text = promote.text_of(message, message.headers).encode()
+    promotion = Promotion(KEY, carried(message).token, text)
+
+    assert not whereabouts.may_be_there(shop.app, promotion)
+    task.delay(8)
+    assert whereabouts.may_be_there(shop.app, promotion)
