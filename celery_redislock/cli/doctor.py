@@ -106,7 +106,7 @@ def _findings(server: LockServer) -> Iterator[_Found]:
     yield from _of_workers(app)
 
 
-def _of_server(store: LockStore, replicas: int | str, *, some_wait: bool) -> Iterator[_Found]:
+def _of_server(store: LockStore, replicas: int, *, some_wait: bool) -> Iterator[_Found]:
     from celery_redislock.receiving.check import (  # noqa: PLC0415  imports a worker's parts
         problems_of_server,
         problems_of_waiting,
@@ -177,8 +177,8 @@ def _of_durability(says: Mapping[str, str | None]) -> Iterator[_Found]:
             yield "warning", f"its last {what} failed, after which it may refuse writes: look into its log"
 
 
-def _of_replicas(online: str | None, wanted: int | str) -> Iterator[_Found]:
-    if online is None or (online == "0" and wanted in {0, "auto"}):
+def _of_replicas(online: str | None, wanted: int) -> Iterator[_Found]:
+    if online is None or (online == "0" and wanted == 0):
         return
     if wanted == 0:
         text = (
@@ -186,7 +186,7 @@ def _of_replicas(online: str | None, wanted: int | str) -> Iterator[_Found]:
             "redislock_min_replicas waits for them"
         )
         yield "note", text
-    elif wanted != "auto" and int(online) < int(wanted):
+    elif int(online) < wanted:
         text = (
             f"redislock_min_replicas is {wanted}, and {online} replicas are online: no lock is granted; "
             "bring them back, or lower it"

@@ -112,8 +112,8 @@ def one_of(*values: str, or_callable: bool = False) -> Kind:
 
 
 REPLICAS = Kind(
-    "a whole number (0 … 100) or 'auto'",
-    lambda value: value == "auto" or (type(value) is int and 0 <= value <= 100),
+    "a whole number (0 … 100)",
+    lambda value: type(value) is int and 0 <= value <= 100,
 )
 
 

@@ -72,7 +72,7 @@ class LockSettings(NamedTuple):
     prefix: str = DEFAULTS["redislock_prefix"]
     socket_timeout: float = DEFAULTS["redislock_socket_timeout"]
     start_timeout: float = DEFAULTS["redislock_start_timeout"]
-    min_replicas: int | str = DEFAULTS["redislock_min_replicas"]
+    min_replicas: int = DEFAULTS["redislock_min_replicas"]
     fence: str = DEFAULTS["redislock_fence"]
     eager: bool = DEFAULTS["redislock_eager"]
     enabled: bool = DEFAULTS["redislock_enabled"]

@@ -129,8 +129,8 @@ _SETTINGS_ONLY = (
     Row(setting="redislock_start_timeout", default=10.0, kind=Seconds(),
         meaning="how long a worker tries to reach a silent lock server before it publishes the task again"),
     Row(setting="redislock_min_replicas", default=0, kind=REPLICAS,
-        meaning="replicas that must have a lock before it counts (`WAIT`); `'auto'`: one, while one is "
-        "online. With any value but 0 tasks lose the publish in one step"),
+        meaning="replicas that must have a lock before it counts (`WAIT`). With any value but 0 "
+        "tasks lose the publish in one step"),
     Row(setting="redislock_fence", default="time", kind=one_of("time", "strict"),
         meaning="where fences come from: the server's clock, or a counter that survives a clock set back"),
     Row(setting="redislock_eager", default=False, kind=FLAG,

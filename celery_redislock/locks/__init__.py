@@ -74,7 +74,7 @@ one of a quorum is away    the others decide; it is tried once a second, and kee
 
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.terms import check_connect
@@ -128,7 +128,7 @@ def connect(
     prefix: str = "redislock",
     socket_timeout: float = 1.0,
     strict_fence: bool = False,
-    min_replicas: int | Literal["auto"] = 0,
+    min_replicas: int = 0,
     through: bool = False,
 ) -> "RedisStore":
     """Return a store for the server at ``url``; opens no connection before the first verb.
@@ -152,11 +152,9 @@ def connect(
         strict_fence: draw fences from a counter on the server, which grows although the server's clock
             is set back, instead of that clock alone. A quorum always does.
         min_replicas: replicas that must confirm an acquire (``WAIT``), from 0 up. With fewer the hold is
-            released, also one that was taken over, and ``LockUnavailable`` raised. ``"auto"``: one while
-            the server has one online, otherwise none; it is asked over each new connection, every 10 s of
-            use and when none confirms, and each change logs a WARNING. It narrows the gap a failover
-            opens, it does not close it, as renewals are not confirmed. Not on a quorum, which is instead of
-            replicas; and not ``"auto"`` on a Cluster.
+            released, also one that was taken over, and ``LockUnavailable`` raised. It narrows the
+            gap a failover opens, it does not close it, as renewals are not confirmed. Not on a quorum, which
+            is instead of replicas.
         through: call the client also where its options could be taken. A ttl is at least three times as
             long then as a call may take. It is called by several threads, and with gevent by a native one,
             so that there it must be a callable.

@@ -250,14 +250,7 @@ class ClusterStore(RedisStore):
     _scripts: ClusterScripts
 
     def __init__(self, nodes: Nodes, *, prefix: str = "redislock", **options: Any) -> None:
-        """Keep locks on these nodes; arguments as for :class:`RedisStore`.
-
-        Raises:
-            LockOptionError: ``min_replicas="auto"``, for which each node would have to be asked.
-        """
-        if options.get("min_replicas") == "auto":
-            problem = "min_replicas='auto' asks one server which replicas it has; for a Cluster give a number"
-            raise LockOptionError("lock server", [problem])
+        """Keep locks on these nodes; arguments as for :class:`RedisStore`, and raises likewise."""
         self._nodes = nodes
         self._slots = f"{prefix}:slots"
         self._registered: dict[int, float] = {}

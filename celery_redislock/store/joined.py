@@ -46,7 +46,7 @@ def joined_on_server(store: LockStore) -> "JoinedStore":
     """As :func:`joined`, for a store on a server."""
     if isinstance(store, JoinedStore):
         return store
-    if type(store) is not RedisStore or store.confirmation is not None:
+    if type(store) is not RedisStore or store.min_replicas:
         problem = (
             f"several names cannot be locked together on {store.server}: that takes one step on one server; "
             "lock them one by one in sorted order, or give the URL of a single server, and no min_replicas"

@@ -56,7 +56,6 @@ from typing import Any
 from uuid import uuid4
 
 from celery_redislock.exceptions import LockKeyError, LockOptionError, LockUnavailable
-from celery_redislock.store.confirmation import Confirmation
 from celery_redislock.store.home import KEPT, Proof
 from celery_redislock.store.store import (
     Counts,
@@ -140,7 +139,7 @@ class RedisStore(LockStore):
         *,
         prefix: str = "redislock",
         strict_fence: bool = False,
-        min_replicas: int | str = 0,
+        min_replicas: int = 0,
         clock: Clock = boottime,
     ) -> None:
         """Keep locks on the server these connections lead to.
@@ -148,14 +147,17 @@ class RedisStore(LockStore):
         Arguments: see :func:`celery_redislock.locks.connect`; ``clock`` is injected by tests.
 
         Raises:
-            LockOptionError: replicas have to confirm what is written, and no client can ask for that.
+            LockOptionError: ``min_replicas`` is no number in its range, or no client can wait for them.
         """
-        confirmation = Confirmation(min_replicas, clock)
-        if confirmation and not connections.confirms:
+        problem = ""
+        if type(min_replicas) is not int or not 0 <= min_replicas <= 100:
+            problem = f"min_replicas={min_replicas!r} is no whole number (0 … 100)"
+        elif min_replicas and not connections.confirms:
             problem = (
                 "min_replicas takes one connection for a script and a WAIT, which "
                 f"{connections.server} does not offer; leave it out, or give a URL"
             )
+        if problem:
             raise LockOptionError("lock server", [problem])
         self.connections = connections
         self.prefix = prefix
@@ -165,7 +167,7 @@ class RedisStore(LockStore):
         self._counts = f"{prefix}:counts"
         self._refusals = f"{prefix}:refusals"
         self._strict_ms = in_ms(STRICT_FENCE_TTL) if strict_fence else ""
-        self.confirmation = confirmation if confirmation else None
+        self.min_replicas = min_replicas
         self._clock = clock
         self.patience = 2 * connections.socket_timeout
         self._note_ms = in_ms(3 * connections.socket_timeout)
@@ -187,9 +189,9 @@ class RedisStore(LockStore):
         args = [f"{token}\0{facts}", in_ms(ttl), name]
         if terms or self._strict_ms:
             self._add(keys, args, name, **terms)
-        if self.confirmation is None:
+        if not self.min_replicas:
             return self._scripts.begin("acquire", keys, args, granted, name=name)
-        return partial(self._acquire_confirmed, self.confirmation, name, token, keys, args)
+        return partial(self._acquire_confirmed, name, token, keys, args)
 
     def claim_and_push(
         self, name: str, token: str, ttl: float, *, queue: str, text: str, facts: str = "",
@@ -246,36 +248,18 @@ class RedisStore(LockStore):
             args += ["0", "", str(limit)][len(args) - 5 :]
 
     def _acquire_confirmed(
-        self, confirmation: Confirmation, name: str, token: str, keys: Sequence[str], args: Sequence[str]
+        self, name: str, token: str, keys: Sequence[str], args: Sequence[str]
     ) -> Grant | Refusal | Marked:
-        self._look_for_replicas()
-        confirm = confirmation.command
-        understand = partial(_confirmed, confirm)
+        confirm = ("WAIT", str(self.min_replicas))
         answer, replicas = self._scripts.begin(
-            "acquire", keys, args, understand, name=name, confirm=confirm
+            "acquire", keys, args, _confirmed, name=name, confirm=confirm
         )()
-        missing = confirmation.missing(replicas) if isinstance(answer, Grant) else ""
+        if not isinstance(answer, Grant) or replicas >= self.min_replicas:
+            return answer
         with suppress(LockUnavailable):  # what is not given back is owed by who is told of what is missing
-            if missing and confirmation.is_auto:
-                self.ask_for_replicas()
-                missing = confirmation.missing(replicas)
-            if missing:
-                self._give_back(name, token)
-        if missing:
-            raise LockUnavailable(self.server, "acquire", missing)
-        return answer
-
-    def _look_for_replicas(self) -> None:
-        """Ask which replicas the server has before a connection is made, and from time to time."""
-        confirmation = self.confirmation
-        if confirmation and confirmation.is_auto and (confirmation.is_stale or not self.is_open):
-            self.ask_for_replicas()
-
-    def ask_for_replicas(self) -> None:
-        """Learn which replicas the server has; one request. Raises LockUnavailable."""
-        assert self.confirmation is not None  # noqa: S101  else nobody asks
-        learn = partial(self.confirmation.learn, self.server)
-        self._scripts.send("info", "INFO", "replication", understand=learn)
+            self._give_back(name, token)
+        missing = f"only {replicas} of {self.min_replicas} replicas confirmed the lock"
+        raise LockUnavailable(self.server, "acquire", missing)
 
     def _give_back(self, name: str, token: str) -> None:
         """Release what was not confirmed."""
@@ -297,7 +281,7 @@ class RedisStore(LockStore):
         return self.connections.leads_to(address)
 
     def reaches(self, address: Mapping[str, Any]) -> bool:
-        return self.confirmation is None and self.connections.leads_to(address)
+        return not self.min_replicas and self.connections.leads_to(address)
 
     def renew(self, terms: Sequence[Term], *, within: float | None = None) -> Renewal:
         if not terms:
@@ -646,13 +630,9 @@ def granted(
     return Marked(word == b"done", int(reply[1]) / 1000)
 
 
-def _confirmed(
-    confirm: Sequence[str], name: str, reply: Any, *when: Any
-) -> tuple[Grant | Refusal | Marked, int | None]:
-    """Read the answer to a request for a hold, and who confirmed it (:meth:`Confirmation.missing`)."""
-    if not confirm:
-        return granted(name, reply, *when), None
-    reply, replicas = reply
+def _confirmed(name: str, replies: Any, *when: Any) -> tuple[Grant | Refusal | Marked, int]:
+    """Read the answer to a request for a hold, and how many replicas confirmed it (``WAIT``)."""
+    reply, replicas = replies
     return granted(name, reply, *when), int(replicas)
 
 

@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+import redis
 
 from tests.acceptance.harness import Project, wait_until
 from tests.acceptance.terms import PATIENCE
@@ -64,12 +66,21 @@ def test_workers_in_greenlets_start_without_a_false_alarm(new_project: Callable[
         assert [line for line in told if f"localhost:{server.port}" in line] == []
 
 
-def test_tasks_run_whose_locks_are_confirmed(
-    new_project: Callable[..., Project], key: str, tmp_path: Path
-) -> None:
-    """On a replica if there were one. Duplicates are skipped, and what waits runs in turn."""
-    with EmbeddedServer(data_dir=tmp_path) as server:
-        conf = {"redislock_url": server.url, "redislock_min_replicas": "auto"}
+def test_tasks_run_whose_locks_are_confirmed(new_project: Callable[..., Project], key: str) -> None:
+    """By a replica. Duplicates are skipped, and what waits runs in turn."""
+    at_once = ("--repl-diskless-sync-delay", "0")
+    with (
+        EmbeddedServer(port=0, extra_args=at_once) as server,
+        EmbeddedServer(port=0, extra_args=("--replicaof", "127.0.0.1", str(server.port))),
+        closing(redis.Redis(port=server.port or 0)) as client,
+    ):
+
+        def has_replica() -> bool:
+            client.set("x", "y", px=60_000)  # there is nothing to acknowledge before
+            return bool(client.wait(1, 100))
+
+        wait_until(has_replica, PATIENCE, "the replica answers")
+        conf = {"redislock_url": server.url, "redislock_min_replicas": 1}
         project = new_project(conf=conf)
         project.start_worker("prefork")
         with project.kept_on(key):

@@ -701,7 +701,6 @@ ONE_STEP: dict[str, dict[str, Any]] = {
 OTHER_WAYS: dict[str, dict[str, Any]] = {
     "a send_task of the app's own": {"kind": SendsElsewhere},
     "replicas must confirm": {"conf": {"redislock_min_replicas": 1}, "fails": "replicas"},
-    "a replica would have to": {"conf": {"redislock_min_replicas": "auto"}},
     "another database": {"db": 1},
     "a connection to another database": {
         "given": lambda shop: {"connection": Connection(f"{shop.url[:-1]}1")}

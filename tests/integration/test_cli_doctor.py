@@ -322,10 +322,10 @@ class TestApp:
                     return bool(says.get("slave0", {}).get("state") == "online")
 
                 assert wait_until(is_online, PATIENCE)
-                alone, waited = of_server(_url(primary)), of_app(_url(primary), redislock_min_replicas="auto")
+                alone, waited = of_server(_url(primary)), of_app(_url(primary), redislock_min_replicas=1)
 
         assert [text for text in alone.of("note") if "it has 1 replicas" in text]
-        assert "1 replicas are online, and redislock_min_replicas is auto" in waited.of("ok")
+        assert "1 replicas are online, and redislock_min_replicas is 1" in waited.of("ok")
 
     def test_a_misspelt_setting_is_told_as_a_worker_does(self, url: str) -> None:
         told = of_app(url, redislock_tll=5).of("warning")

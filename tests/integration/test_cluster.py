@@ -590,11 +590,6 @@ def test_a_lock_counts_when_a_replica_of_its_node_has_it() -> None:
                 pass
 
 
-def test_whether_there_are_replicas_is_not_asked_of_each_node(cluster: Cluster) -> None:
-    with pytest.raises(LockOptionError, match="for a Cluster give a number"):
-        connect(cluster.url, min_replicas="auto")
-
-
 def test_several_names_are_refused_when_the_lock_is_made(cluster_case: ClusterCase) -> None:
     """Their keys are in different slots, and so no script can take them all or none."""
     with pytest.raises(LockOptionError, match="cannot be locked together"):

@@ -16,7 +16,7 @@ A loop has at most 16 connections to a server, those of tasks that wait included
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import redis
 import redis.asyncio
@@ -47,7 +47,7 @@ def connect(
     prefix: str = "redislock",
     socket_timeout: float = 1.0,
     strict_fence: bool = False,
-    min_replicas: int | Literal["auto"] = 0,
+    min_replicas: int = 0,
 ) -> Store:
     """Return a store for one event loop, that of its first request; opens no connection before that.
 

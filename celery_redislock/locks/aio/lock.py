@@ -145,7 +145,7 @@ class Lock(Holding[TaskHeld]):
         return self._acquired(self._acquiring(timeout))
 
     async def _acquired(self, steps: Steps[Hold | None]) -> bool:
-        return await self._store.drive(steps, acquires=True) is None
+        return await self._store.drive(steps) is None
 
     async def release(self) -> bool:
         """Release the lock; atomic, and only if this very hold still has it.
@@ -201,7 +201,7 @@ class Lock(Holding[TaskHeld]):
         return await self.holder() is not None
 
     async def __aenter__(self) -> "Lock":
-        await self._store.drive(self._entering(), acquires=True)
+        await self._store.drive(self._entering())
         task = current_task()
         self._blocks[task] = self._blocks.get(task, 0) + 1
         return self

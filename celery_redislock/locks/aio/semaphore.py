@@ -161,7 +161,7 @@ class Semaphore(Permits):
             LockKeyError: the key on the server is not a lock.
             LockLoopError: the store belongs to another loop.
         """
-        kept = await self._store.drive(self._acquiring(permits, timeout, []), acquires=True)
+        kept = await self._store.drive(self._acquiring(permits, timeout, []))
         return kept if isinstance(kept, Permit) else None
 
     async def release(self, token: str) -> bool:
@@ -193,7 +193,7 @@ class Semaphore(Permits):
         return await self._store.ask(self._setting(limit, for_, by))
 
     async def __aenter__(self) -> Permit:
-        kept: Permit = await self._store.drive(self._entering([]), acquires=True)
+        kept: Permit = await self._store.drive(self._entering([]))
         kept._held.lease.task = task = current_task()  # nobody else has it
         self._entered.setdefault(task, []).append(kept)
         return kept

@@ -17,7 +17,6 @@ import redis
 from celery_redislock.exceptions import LockLoopError, LockUnavailable, RedisLockError
 from celery_redislock.locks.attempt import Steps
 from celery_redislock.locks.watchdog import Watchdog, watchdog_of
-from celery_redislock.store.confirmation import Confirmation
 from celery_redislock.store.joined import JoinedStore, joined_on_server
 from celery_redislock.store.redisstore import RedisStore
 from celery_redislock.wire.clock import boottime
@@ -133,9 +132,6 @@ class Verbs(RedisStore):
         """As :meth:`LockStore.pause`; the loop runs meanwhile."""
         self._scripts.send("pause", understand=_is_rung, waits=seconds)
 
-    def _look_for_replicas(self) -> None:
-        """Nothing: :meth:`Store.drive` does."""
-
     def _give_back(self, name: str, token: str) -> None:
         """Nothing: the attempt that fails by it releases the hold."""
 
@@ -165,8 +161,6 @@ class Store:
         self._wires = wires
         self._loops: list[asyncio.AbstractEventLoop] = []  # one, when it is known
         self._bells = Bells(self)
-        self._looking: asyncio.Task[None] | None = None
-        self._known_at = 0  # how many connections had been made when it was asked for replicas
 
     async def __aenter__(self) -> "Store":
         self.check_loop()
@@ -254,19 +248,13 @@ class Store:
             except RedisLockError as error:
                 answers.append(partial(_raise, error))
 
-    async def drive(self, steps: "Steps[T]", *, acquires: bool = False) -> T:
-        """Carry out steps, as :func:`celery_redislock.locks.attempt.drive` does in a thread.
-
-        ``acquires``: they may need the confirmation of replicas.
-        """
+    async def drive(self, steps: "Steps[T]") -> T:
+        """Carry out steps, as :func:`celery_redislock.locks.attempt.drive` does in a thread."""
         self.check_loop()
-        verbs = self.verbs
         try:
             step = next(steps)
             while True:
                 try:
-                    if acquires and verbs.confirmation is not None:
-                        await self._look_for_replicas(verbs.confirmation)
                     answer = await self._ask(step)
                 except BaseException as error:  # noqa: BLE001  they decide, also if the task is cancelled
                     step = steps.throw(error)
@@ -275,15 +263,6 @@ class Store:
         except StopIteration as last:
             value: T = last.value
             return value
-
-    async def _look_for_replicas(self, confirmation: Confirmation) -> None:
-        """Ask which replicas the server has when a connection has been made, and from time to time."""
-        is_new = self._wires.opened != self._known_at
-        if confirmation.is_auto and (confirmation.is_stale or is_new):
-            if self._looking is None or self._looking.done():
-                self._looking = self.loop.create_task(self.ask(Verbs.ask_for_replicas))
-            await asyncio.shield(self._looking)  # however many ask now
-            self._known_at = self._wires.opened
 
     def answer(self, request: Request) -> Coroutine[Any, Any, Any]:
         """Return what a request is answered, as :meth:`Scripts.begin` does, and raises."""

@@ -46,9 +46,8 @@ def test_the_lock_server_is_the_broker(broker: str, locks: str, *, leads: bool) 
     [
         MemoryStore(),
         connect(URL, min_replicas=1),
-        connect(URL, min_replicas="auto"),
     ],
-    ids=["memory", "replicas", "auto"],
+    ids=["memory", "replicas"],
 )
 def test_some_stores_take_no_messages(store: LockStore) -> None:
     """One is no server; and where a claim must be confirmed, its message leaves after that."""
