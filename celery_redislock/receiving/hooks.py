@@ -37,9 +37,7 @@ def _conclude(task: Any = None, state: Any = None, retval: Any = None, **_: Any)
                 headers = {**(request.headers or {}), "id": request.id, "retries": request.retries}
                 release_dropped(task.app, headers, request.delivery_info)
         return
-    if run is not None and (
-        run.again or run.lease is None or not run.lease.ended or state == FAILURE
-    ):
+    if run is not None and (run.again or run.lease is None or not run.lease.ended or state == FAILURE):
         from celery_redislock.running.finish import conclude
 
         conclude(run, state)
