@@ -36,12 +36,13 @@ def finish(run: Run, error: BaseException | None) -> None:
 
     ``error`` has ended the body; ``None`` if it returned. Never raises an ``Exception``.
     """
-    goes_on: object = run.followed_by
     if error is None:
         run.state = END[run.state]
     else:
         run.state = _ends_by(run.task, error)[run.state]
-        goes_on = goes_on or run.state is REQUEUED
+        if run.state is REQUEUED:
+            token = run.identity or new_token(run.lock.owner)
+            run.note_follow_up(token, lambda: run.options.lock_queue_ttl)
         if not _job_continues(run, error):
             run.failed_period = run.opened_by
             if run.failed_period is not None and run.locks.claim is not run.locks.lease:
@@ -51,7 +52,7 @@ def finish(run: Run, error: BaseException | None) -> None:
         # It had to start without its lock, and has its claim yet; or its publisher does not know of one.
         if run.message is not None and run.locks.lease is not None and run.state is not REQUEUED:
             run.leave(Fate.FAILED if run.failed_period else Fate.SUCCEEDED)
-    elif goes_on and run.locks.lease is not None:
+    elif run.followed_by and run.locks.lease is not None:
         _hand_on(run, lease)
     elif _is_stored_beside(run, error):
         run.state = STORE_NEXT[run.state]  # and renewed until then
@@ -94,22 +95,16 @@ def _job_continues(run: Run, error: BaseException) -> bool:
     """Whether a job may continue after its run: in another message, as another task, in the next child."""
     if isinstance(error, Exception):
         is_replaced = isinstance(error, Ignore) and str(error).startswith("Replaced by")  # Task.replace
-        return bool(run.state is REQUEUED or run.followed_by or is_replaced or isinstance(error, Retry))
+        return bool(run.followed_by or is_replaced or isinstance(error, Retry))
     return type(error).__name__ != "GreenletExit"  # by that gevent ends what is revoked
 
 
 def _hand_on(run: Run, lease: Lease) -> None:
     """Turn the lease into the claim of the message that continues the job: a new one, or its own."""
-    if run.followed_by:
-        token, claim_ttl = run.followed_by[0]
-        if claim_ttl is None:
-            run.release(lease)
-            return
-        ttl = claim_ttl()
-    else:
-        token = run.identity or new_token(run.lock.owner)
-        ttl = run.options.lock_queue_ttl
-    if not run.locks.copies.hand_on(lease, token, ttl=ttl, mark=run.mark()):
+    token, claim_ttl = run.followed_by[0]
+    if claim_ttl is None:
+        run.release(lease)
+    elif not run.locks.copies.hand_on(lease, token, ttl=claim_ttl(), mark=run.mark()):
         run.warn_of_loss(lease)
 
 

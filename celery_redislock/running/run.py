@@ -29,8 +29,9 @@ class Run(Delivery):
         lease: while a lock is held, and after; on the key, or, in a scope that holds none while it runs,
             on the message itself.
         state: where it is in its life; changed by the transitions of ``running/life.py`` alone.
-        followed_by: tokens of the messages of its own id that the body published, each with what tells
-            the seconds its claim lives; ``None`` for one that leaves the lock to others until it is due.
+        followed_by: tokens of the messages of its own id that the body published, or had requeued, each with
+            what tells the seconds its claim lives; ``None`` for one that leaves the lock to others until it
+            is due.
         failed_period: token under which the period was opened that ends with this run, if one does.
         interrupt: raises ``LockLost`` inside the body, where it can be interrupted.
     """
