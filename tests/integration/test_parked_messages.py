@@ -90,22 +90,6 @@ def test_what_is_pushed_is_what_came_under_a_tag_of_its_own(
     assert queue == app.main + (f"\x06\x16{call['priority']}" if "priority" in call else "")
 
 
-def test_what_is_pushed_elsewhere_is_restored_to_there(server: EmbeddedServer) -> None:
-    """Kombu puts what a worker leaves unacknowledged back where the message says it came from."""
-    app = Celery(f"parked-{secrets.token_hex(4)}", broker=server.url, set_as_current=False)
-    app.conf.task_default_queue = app.main
-
-    with received(app, server.url, {"priority": 6}) as message:
-        pushed = _as_pushed(message, dict(message.headers), "later")
-
-    assert pushed is not None
-    queue, text, _ = pushed
-    assert queue == "later\x06\x166"
-    info = json.loads(text)["properties"]["delivery_info"]
-    assert (info["exchange"], info["routing_key"]) == ("", "later")
-    assert message.delivery_info["routing_key"] == app.main
-
-
 @pytest.mark.parametrize("call", CALLS, ids=repr)
 def test_what_is_published_for_another_broker_is_what_came(
     server: EmbeddedServer, call: dict[str, Any]
