@@ -194,7 +194,6 @@ def client(_everywhere: Sequence[Place], *, quick: bool) -> list[Figure]:
             return once
 
         stores = {
-            "its calls": connect(theirs, prefix="calls", through=True),
             "its options": connect(theirs, prefix="options"),
         }
         contenders = {"redis-py Lock": by(lambda name: theirs.lock(name, timeout=30))}
@@ -206,9 +205,8 @@ def client(_everywhere: Sequence[Place], *, quick: bool) -> list[Figure]:
     for name in contenders:
         if name in stores:
             wall, cpu = (ratios(found, what, name, "redis-py Lock") for what in ("wall", "cpu"))
-            target = 1.5 if name == "its calls" else None
             figures += [
-                Figure(f"a client, {name}: Lock: wall / redis-py Lock", wall, target),
+                Figure(f"a client, {name}: Lock: wall / redis-py Lock", wall),
                 Figure(f"a client, {name}: Lock: CPU / redis-py Lock", cpu),
             ]
         microseconds = [wall * 1e6 for wall in found[name]["wall"]]
@@ -355,7 +353,7 @@ def aio(_everywhere: Sequence[Place], *, quick: bool) -> list[Figure]:
     with EmbeddedServer(port=0) as server:
         client = redis.asyncio.Redis.from_url(server.url, max_connections=100)
         release = client.register_script(_RELEASE)
-        store, through = aio.connect(server.url), aio.connect(client)
+        store = aio.connect(server.url)
 
         async def by_hand(name: str) -> None:
             assert await client.set(name, "token", nx=True, px=30_000)
@@ -369,16 +367,15 @@ def aio(_everywhere: Sequence[Place], *, quick: bool) -> list[Figure]:
 
             return once
 
-        contenders = {"ours": by_lock(store), "ours, a client": by_lock(through), "by hand": by_hand}
+        contenders = {"ours": by_lock(store), "by hand": by_hand}
         found = rounds(times, {name: cost(once) for name, once in contenders.items()})
-        loop.run_until_complete(close(store.aclose, through.aclose, client.aclose))
+        loop.run_until_complete(close(store.aclose, client.aclose))
         loop.close()
     bare = "redis.asyncio's SET NX PX and a script"
     return [
         Figure(
             f"{tasks} tasks: rate of aio.Lock / {bare}", ratios(found, "rate", "ours", "by hand"), 0.8, True
         ),
-        Figure("  with a redis.asyncio client", ratios(found, "rate", "ours, a client", "by hand")),
         *(Figure(f"  {name}", found[name]["rate"], unit="/s") for name in found),
         *(Figure(f"  {name}: CPU of the client", found[name]["cpu"], unit="us") for name in found),
     ]

@@ -17,7 +17,7 @@ from celery_redislock.declaring.server import DECLARATION, joined_for, settings_
 from celery_redislock.declaring.table import INHERIT, TASK_ROWS
 from celery_redislock.declaring.unknown import unknown_options
 from celery_redislock.exceptions import LockOptionError
-from celery_redislock.store.store import LockStore, owner_name, too_short
+from celery_redislock.store.store import LockStore, owner_name
 
 if TYPE_CHECKING:
     from celery_redislock.locks.tasklock import TaskLock
@@ -58,16 +58,9 @@ class Declaration:
         """Keeps the locks; connects at the first one.
 
         Raises:
-            LockOptionError: as :func:`store_of`; and where ``lock_ttl`` is too short for a client's calls.
+            LockOptionError: as :func:`store_of`.
         """
-        store = store_of(self.task.app, self.settings)
-        self._insist_on_ttl(self.options, store)
-        return store
-
-    def _insist_on_ttl(self, options: LockOptions, store: LockStore) -> None:
-        if options.lock_ttl < store.least_ttl:
-            problem = too_short("lock_ttl", options.lock_ttl, store.least_ttl)
-            raise LockOptionError(self.task.name, [problem])
+        return store_of(self.task.app, self.settings)
 
     def task_lock(
         self,
@@ -155,7 +148,6 @@ class Declaration:
         limit = 1 if callable(options.lock_limit) else options.lock_limit
         # A limit of 1 for all calls needs no permits.
         several = None if limit == 1 == self.options.lock_limit else limit
-        self._insist_on_ttl(options, self.store)
         store = self.store
         if isinstance(options.lock_key, Resources):
             if options.lock_key is not self.options.lock_key:

@@ -68,7 +68,6 @@ class LockSettings(NamedTuple):
     """What holds for the whole app: the settings without ``redislock_``. Times are float seconds."""
 
     url: Any = DEFAULTS["redislock_url"]
-    through: bool = DEFAULTS["redislock_through"]
     prefix: str = DEFAULTS["redislock_prefix"]
     socket_timeout: float = DEFAULTS["redislock_socket_timeout"]
     start_timeout: float = DEFAULTS["redislock_start_timeout"]

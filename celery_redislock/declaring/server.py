@@ -118,8 +118,8 @@ def _make_store(app: Any, settings: LockSettings) -> LockStore:
     bound = settings.socket_timeout
     return store_on(
         Connections(_pool(app, address, bound), socket_timeout=bound)
-        if address.is_celerys and not settings.through
-        else reach(address.url, socket_timeout=bound, through=settings.through, where=address.setting),
+        if address.is_celerys
+        else reach(address.url, socket_timeout=bound, where=address.setting),
         prefix=f"{address.options.get('global_keyprefix') or ''}{settings.prefix}",
         strict_fence=settings.fence == "strict",
         min_replicas=settings.min_replicas,

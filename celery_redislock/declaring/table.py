@@ -120,8 +120,6 @@ _WHEN_THINGS_FAIL = (
 _SETTINGS_ONLY = (
     Row(setting="redislock_url", default=None, kind=URL,
         default_note="the broker's Redis, else the result backend's", meaning="where the lock server is"),
-    Row(setting="redislock_through", default=False, kind=FLAG,
-        meaning="call the client that `redislock_url` names, even if its options could be taken"),
     Row(setting="redislock_prefix", default="redislock", kind=PREFIX,
         meaning="beginning of every key; Celery's `global_keyprefix` is put in front of it"),
     Row(setting="redislock_socket_timeout", default=1.0, kind=Seconds(),

@@ -37,6 +37,7 @@ GONE: Mapping[str, str] = {
     "lock_wait_queue": "what has waited goes back to its own queue; for another, set task_routes",
     "redislock_sync": "set appendfsync always on the lock server: it answers only what is on its disk",
     "redislock_park_sync": "set appendfsync always on the lock server: it answers only what is on its disk",
+    "redislock_through": "name the lock server by its URL; tests take memory_locks()",
     "redislock_wait_queue": "what has waited goes back to its own queue; for another, set task_routes",
 }
 

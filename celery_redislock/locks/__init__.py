@@ -129,7 +129,6 @@ def connect(
     socket_timeout: float = 1.0,
     strict_fence: bool = False,
     min_replicas: int = 0,
-    through: bool = False,
 ) -> "RedisStore":
     """Return a store for the server at ``url``; opens no connection before the first verb.
 
@@ -140,13 +139,12 @@ def connect(
             ``redis+cluster://host:port,host:port``. Or a ``redis.Redis``, a ``redis.RedisCluster``, or a
             callable that returns a new one. Where its pool makes redis-py's own
             connections, its options are taken, and the store connects by itself: its timeouts, retries and
-            decoding do not count. A client of any other kind is called itself. ``store.server`` says which.
+            decoding do not count. A client of any other kind is refused.
             A list of three or more, an odd number, of independent servers: a quorum of them keeps exclusive
             locks (``Lock``, nothing else) and goes on while fewer than half are away (docs/redlock.md).
         prefix: put in front of every key; a text without braces and white space.
         socket_timeout: seconds, from 0.001 up; every verb is bounded by twice this, and by seven times
-            where it must connect to a server that answers slowly. It does not count where a client is
-            called: its own timeouts and retries do, and a call may take five seconds at most. On a
+            where it must connect to a server that answers slowly. On a
             quorum each round to all servers is bounded by twice this, also where it must connect; acquiring
             takes two rounds, or three.
         strict_fence: draw fences from a counter on the server, which grows although the server's clock
@@ -155,14 +153,10 @@ def connect(
             released, also one that was taken over, and ``LockUnavailable`` raised. It narrows the
             gap a failover opens, it does not close it, as renewals are not confirmed. Not on a quorum, which
             is instead of replicas.
-        through: call the client also where its options could be taken. A ttl is at least three times as
-            long then as a call may take. It is called by several threads, and with gevent by a native one,
-            so that there it must be a callable.
 
     Raises:
         LockOptionError: the URL or the client cannot be used, or a value is not in its range; or the
-            servers of a list are too few, an even number, two the same, or have something to wait for; or
-            a client cannot wait for replicas.
+            servers of a list are too few, an even number, two the same, or have something to wait for.
     """
     from celery_redislock.store.cluster import store_on  # noqa: PLC0415  imports redis
     from celery_redislock.wire.client import reach  # noqa: PLC0415  imports redis
@@ -171,7 +165,7 @@ def connect(
     if isinstance(url, list | tuple):
         return _quorum(url, min_replicas, prefix=prefix, socket_timeout=socket_timeout)
     return store_on(
-        reach(url, socket_timeout=socket_timeout, through=through),
+        reach(url, socket_timeout=socket_timeout),
         prefix=prefix,
         strict_fence=strict_fence,
         min_replicas=min_replicas,

@@ -106,7 +106,7 @@ class Holding(Generic[H]):
         for each in names:
             check_terms(
                 each, ttl=ttl, wait=wait, owner=owner, margin=margin, lock_delay=lock_delay,
-                on_lost=on_lost, on_state=on_state, least=self._beside_of(store).least_ttl,
+                on_lost=on_lost, on_state=on_state,
             )  # fmt: skip
         self.name = ", ".join(names)
         self._key = joint_name(names)
@@ -254,7 +254,7 @@ class Holding(Generic[H]):
         if lease.lost:
             return False
         if ttl is not None:
-            check_terms(self.name, ttl=ttl, least=self._beside.least_ttl)
+            check_terms(self.name, ttl=ttl)
             lease.term = Term(lease.key, lease.token, ttl + self._lock_delay)
             # The server may shorten it, although no answer comes.
             lease.trust_for(lease.term.ttl)

@@ -38,7 +38,7 @@ class Lock(Holding[Held]):
     """
 
     _kind = "thread"
-    _stores = ("least_ttl", "connect")
+    _stores = ("keeps_lines", "connect")
     _store: LockStore
 
     def __init__(

@@ -64,7 +64,7 @@ class ReadWriteLock:
             LockOptionError: as a Lock; and the store is a quorum of servers.
         """
         refuse_others(name, others)
-        check_store(name, store, "least_ttl", "connect")
+        check_store(name, store, "keeps_lines", "connect")
         check_lines(name, store)
         side: Any = {"ttl": ttl, "wait": wait, "owner": owner, "auto_renew": auto_renew}
         side |= {"on_lost": on_lost, "clock": clock}

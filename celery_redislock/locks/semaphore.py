@@ -115,7 +115,7 @@ class Permits:
         refuse_others(name, others)
         check_lines(name, beside)
         check_terms(
-            name, ttl=ttl, wait=wait, owner=owner, on_lost=on_lost, limit=limit, least=beside.least_ttl
+            name, ttl=ttl, wait=wait, owner=owner, on_lost=on_lost, limit=limit
         )  # fmt: skip
         self.name = name
         self.limit = limit
@@ -251,7 +251,7 @@ class Semaphore(Permits):
             LockOptionError: the name is no text or empty, the limit no whole number in range, or a time is
                 not a number of seconds in range.
         """
-        check_store(name, store, "least_ttl", "connect")
+        check_store(name, store, "keeps_lines", "connect")
         self._set_terms(
             store, store, name, limit, others, ttl=ttl, wait=wait, owner=owner, auto_renew=auto_renew,
             on_lost=on_lost,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from celery_redislock.exceptions import LockOptionError
-from celery_redislock.store.store import MOST_HOLDERS, TEN_YEARS, too_short
+from celery_redislock.store.store import MOST_HOLDERS, TEN_YEARS
 from celery_redislock.wire.clock import is_seconds
 
 #: What other libraries call the terms of a lock, and what they are here.
@@ -58,11 +58,11 @@ def check_connect(where: str, prefix: object, socket_timeout: object) -> None:
 def check_terms(  # noqa: PLR0912  one for each term
     name: object, *, ttl: object = 1.0, timeout: object = None, wait: object = None, owner: object = None,
     by: object = None, for_: object = 1.0, margin: object = 0.1, lock_delay: object = 0.0,
-    on_lost: object = None, on_state: object = None, least: float = 0.0, **counts: object,
+    on_lost: object = None, on_state: object = None, **counts: object,
 ) -> None:  # fmt: skip
     """Raise :class:`LockOptionError`, with all problems, unless a lock can have these terms.
 
-    ``least``: seconds that a ttl is at least. ``counts``: whole numbers from 1 to 10,000, by the names of
+    ``counts``: whole numbers from 1 to 10,000, by the names of
     their arguments.
     """
     problems = []
@@ -74,8 +74,6 @@ def check_terms(  # noqa: PLR0912  one for each term
             problems.append(
                 f"{argument}={seconds!r} is not a number of seconds from {first:g} to {TEN_YEARS:.0f}"
             )
-    if least and is_seconds(ttl) and ttl < least:
-        problems.append(too_short("ttl", ttl, least))
     for argument, seconds in ("timeout", timeout), ("wait", wait):
         if seconds is not None and not is_seconds(seconds):
             what = "is not a number of seconds; None waits for ever, 0 asks once"

@@ -40,7 +40,6 @@ from celery_redislock.store.store import (
     Sweep,
     Term,
 )
-from celery_redislock.wire.client import Client
 from celery_redislock.wire.clock import Clock, boottime
 from celery_redislock.wire.connection import Connections
 from celery_redislock.wire.nodes import Nodes
@@ -471,7 +470,7 @@ def _noted(_name: str, reply: Any, *_: object) -> None:
     expect(reply == [b"noted"])
 
 
-def store_on(connections: Connections | Client | Nodes, **options: Any) -> RedisStore:
+def store_on(connections: Connections | Nodes, **options: Any) -> RedisStore:
     """Return the store on what these lead to; *options* are those of :class:`RedisStore`."""
     if isinstance(connections, Nodes):
         return ClusterStore(connections, **options)

@@ -81,7 +81,6 @@ from celery_redislock.store.store import (
     facts_in,
     owner_of,
 )
-from celery_redislock.wire.client import CALLS_PER_TTL, Client, ClientScripts
 from celery_redislock.wire.clock import Clock, boottime
 from celery_redislock.wire.connection import Connections
 from celery_redislock.wire.scripts import Scripts
@@ -135,7 +134,7 @@ class RedisStore(LockStore):
 
     def __init__(
         self,
-        connections: Connections | Client,
+        connections: Connections,
         *,
         prefix: str = "redislock",
         strict_fence: bool = False,
@@ -147,17 +146,10 @@ class RedisStore(LockStore):
         Arguments: see :func:`celery_redislock.locks.connect`; ``clock`` is injected by tests.
 
         Raises:
-            LockOptionError: ``min_replicas`` is no number in its range, or no client can wait for them.
+            LockOptionError: ``min_replicas`` is no number in its range.
         """
-        problem = ""
         if type(min_replicas) is not int or not 0 <= min_replicas <= 100:
             problem = f"min_replicas={min_replicas!r} is no whole number (0 … 100)"
-        elif min_replicas and not connections.confirms:
-            problem = (
-                "min_replicas takes one connection for a script and a WAIT, which "
-                f"{connections.server} does not offer; leave it out, or give a URL"
-            )
-        if problem:
             raise LockOptionError("lock server", [problem])
         self.connections = connections
         self.prefix = prefix
@@ -172,8 +164,6 @@ class RedisStore(LockStore):
         self.patience = 2 * connections.socket_timeout
         self._note_ms = in_ms(3 * connections.socket_timeout)
         self._scripts = self._runner(SCRIPTS, [__package__])
-        if isinstance(connections, Client):
-            self.least_ttl = CALLS_PER_TTL * connections.socket_timeout
 
     @property
     def server(self) -> str:
@@ -273,8 +263,6 @@ class RedisStore(LockStore):
         return self._runner(names, [package, __package__])
 
     def _runner(self, names: Sequence[str], packages: Sequence[str]) -> Scripts:
-        if isinstance(self.connections, Client):
-            return ClientScripts(self.connections, names=names, packages=packages, clock=self._clock)
         return Scripts(self.connections, names=names, packages=packages, clock=self._clock)
 
     def leads_to(self, address: Mapping[str, Any]) -> bool:
@@ -414,7 +402,7 @@ class RedisStore(LockStore):
         return self._scripts.begin("move", keys, [id, place, name], _moved, name=name)()
 
     def await_bell(self, bell: str, seconds: float) -> bool:
-        seconds = max(0.001, min(seconds, self.connections.longest_wait))  # 0 would wait for ever
+        seconds = max(0.001, seconds)  # 0 would wait for ever
         command = ("BLPOP", bell, f"{seconds:.3f}")
         rung: bool = self._scripts.send("await_bell", *command, understand=_rung, waits=seconds)
         return rung
@@ -474,7 +462,7 @@ class RedisStore(LockStore):
         return self._scripts.begin("inspect", keys, ["1" if to_decide else "0"], _found, name=name)()
 
     def holders_of_each(self, names: Iterable[str]) -> Iterator[tuple[Hold, ...]]:
-        if type(self._scripts) is not Scripts:  # through a client, or on many nodes
+        if type(self._scripts) is not Scripts:  # on many nodes
             yield from super().holders_of_each(names)
             return
         left = iter(names)

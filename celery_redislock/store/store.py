@@ -65,14 +65,6 @@ def owner_of(token: str) -> str:
     return token.rpartition("/")[0] or token
 
 
-def too_short(option: str, ttl: float, least: float) -> str:
-    """Say that a hold of this *ttl* would not outlive the calls of a client that renew it."""
-    return (
-        f"{option}={ttl:g} is less than three times the longest call of the client that the store calls "
-        f"({least:g} s in all); make it longer, or the client's timeouts shorter"
-    )
-
-
 class Hold:
     """A holder as the store knew it when it answered. Advisory: it may be gone by now.
 
@@ -477,8 +469,6 @@ class LockStore(ABC):
         prefix: the beginning of all keys.
         renewed_with: the store whose watchdog renews what this one holds, ``None`` for its own.
         patience: seconds after which every verb has answered or raised, but for a slow new connection.
-        least_ttl: seconds that a hold must live at least if it is renewed: three of the longest calls, where
-            calls are made through a client of the user's. Shorter ones are refused with ``LockOptionError``.
     """
 
     _home: Any = _NOWHERE
@@ -493,8 +483,6 @@ class LockStore(ABC):
     def crowded(self) -> set[str]:
         """Names of locks that somebody of this process has just had to wait for."""
         return set()
-
-    least_ttl: float = 0.0
 
     def _share_home(self, spellings: str) -> None:
         if self._home is _NOWHERE:

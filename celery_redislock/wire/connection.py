@@ -60,11 +60,6 @@ class Connections:
     ``redislock_idle``.
     """
 
-    #: A script, and a command that waits for its effects elsewhere, can share a connection.
-    confirms = True
-    #: Seconds that one command may wait on the server.
-    longest_wait = float("inf")
-
     def __init__(
         self,
         pool: "redis.ConnectionPool",

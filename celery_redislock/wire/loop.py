@@ -19,7 +19,7 @@ from redis.backoff import NoBackoff
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.wire.clock import boottime
 from celery_redislock.wire.connection import LONGEST_IDLE, Connections, asking_anew
-from celery_redislock.wire.wire import Answers, ErrorReply, Nonsense
+from celery_redislock.wire.wire import Answers, Nonsense
 
 #: Requests of a loop that are on their way at once. Of 16 connections another one reads the bells, and one is
 #: the watchdog's.
@@ -162,13 +162,11 @@ class Wires:
         server: where they lead to, without credentials.
         socket_timeout: seconds for each step.
         listens: seconds of one request that reads the bells; a server that has gone is noticed after them.
-        is_repeating: a request may have been sent several times, although nobody here has repeated it.
         opened: how many connections have been made.
         free: so many requests may be sent beside those that are on their way.
     """
 
     listens = 1.0
-    is_repeating = False
     opened = 0
 
     def __init__(self, server: str, socket_timeout: float) -> None:
@@ -294,38 +292,3 @@ class Primary:
     async def get_master_address(self) -> Any:
         """Return its host and port; raises ``redis.RedisError``."""
         return await asyncio.to_thread(self._proxy.get_master_address)
-
-
-class ClientWires(Wires):
-    """The calls of a ``redis.asyncio.Redis``, with its own connections, timeouts and retries."""
-
-    is_repeating = True
-    #: As of connections: no WAIT can share one with a script; and how long a command may wait.
-    confirms = False
-    longest_wait = float("inf")
-
-    def __init__(self, client: Any, socket_timeout: float) -> None:
-        kwargs = client.connection_pool.connection_kwargs
-        place = kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
-        super().__init__(f"the client of {place}", socket_timeout)
-        self.listens = min(self.listens, (kwargs.get("socket_timeout") or 10.0) / 2)
-        self._client = client
-
-    async def open(self, seconds: float) -> "ClientWires":  # noqa: ARG002, D102  it connects by itself
-        return self
-
-    async def exchange(self, command: Command, seconds: float) -> list[Any]:
-        """Call the client; as :meth:`Wire.exchange`."""
-        call = self._client.execute_command(*command.words, NEVER_DECODE=True)
-        try:
-            reply = await asyncio.wait_for(call, seconds)
-        except asyncio.TimeoutError:
-            raise TimeoutError("no answer in time") from None
-        except redis.ResponseError as error:
-            # redis-py takes these codes away from the server's words.
-            codes = {redis.exceptions.NoScriptError: "NOSCRIPT ", redis.ReadOnlyError: "READONLY "}
-            return [ErrorReply(codes.get(type(error), "") + str(error))]
-        return [reply.split() if isinstance(reply, bytes) else reply]
-
-    def close(self) -> None:
-        """Leave its connections to the client."""

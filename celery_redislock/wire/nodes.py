@@ -26,9 +26,6 @@ class Nodes:
         socket_timeout: seconds for each step of a request.
     """
 
-    confirms = True
-    longest_wait = float("inf")
-
     def __init__(
         self,
         places: Sequence[tuple[str, int]],

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cluster import Cluster
 from tests.faults import FaultyProxy, faulty_proxy
-from tests.kinds import CALLED, SERVERS, ids_of, store_case
+from tests.kinds import SERVERS, ids_of, store_case
 from tests.servers import EmbeddedServer
 from tests.stores import ClusterCase, RedisCase, StoreCase, start_server
 
@@ -31,13 +31,13 @@ def url_of() -> Iterator[Callable[[str], str]]:
         yield url
 
 
-@pytest.fixture(params=["memory", *SERVERS, *CALLED], ids=ids_of)
+@pytest.fixture(params=["memory", *SERVERS], ids=ids_of)
 def case(request: pytest.FixtureRequest, url_of: Callable[[str], str]) -> Iterator[StoreCase]:
     """One of all stores that differ in more than how they are named."""
     yield from store_case(request, url_of)
 
 
-@pytest.fixture(params=[*SERVERS, *CALLED], ids=ids_of)
+@pytest.fixture(params=[*SERVERS], ids=ids_of)
 def server_case(request: pytest.FixtureRequest, url_of: Callable[[str], str]) -> Iterator[StoreCase]:
     """One of the stores on a server, for what only a server shows: raw keys, foreign clients, types."""
     yield from store_case(request, url_of)

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
 
-import fakeredis
 import pytest
 import redis
 from celery import Celery
@@ -13,20 +12,15 @@ from celery import Celery
 from celery_redislock import SingletonTask
 from celery_redislock.embedded import EmbeddedServer as PackagesServer
 from celery_redislock.exceptions import LockUnavailable
-from celery_redislock.locks import Lock, connect
-from celery_redislock.store.store import NOBODY, Grant, Mark
+from celery_redislock.locks import connect
+from celery_redislock.store.store import NOBODY, Grant
 from tests.acceptance.processes import free_port
 from tests.facts import wait_until
-from tests.integration.programs import run_program
-from tests.integration.test_greenlets import PATCHED
-from tests.kinds import BOUNDED, Traced, client_at
+from tests.kinds import BOUNDED, client_at
 from tests.servers import EmbeddedServer
 from tests.stores import ABOUT, RedisCase, granted
 
 A, B = "job-a/1", "job-b/1"
-
-#: In both ways: its options, and its calls.
-in_both_ways = pytest.mark.parametrize("through", [False, True], ids=["options", "calls"])
 
 
 @pytest.fixture
@@ -43,17 +37,13 @@ def client_of(server: PackagesServer, **options: Any) -> redis.Redis:
 # --- a server that does not answer -----------------------------------------------------------
 
 
-@in_both_ways
 @pytest.mark.parametrize("is_known", [True, False], ids=["connected", "new"])
 def test_a_frozen_server_is_waited_for_as_long_as_the_store_says(
-    own_server: EmbeddedServer, *, through: bool, is_known: bool
+    own_server: EmbeddedServer, *, is_known: bool
 ) -> None:
     """Law 9: with redis-py's defaults it is a minute. Once it answers, the store does, too."""
-    # In the first way these would be too long.
-    theirs = (
-        {} if through else {"socket_timeout": 60, "retry": redis.retry.Retry(redis.backoff.NoBackoff(), 9)}
-    )
-    with closing(connect(client_of(own_server, **theirs), socket_timeout=0.4, through=through)) as store:
+    theirs = {"socket_timeout": 60, "retry": redis.retry.Retry(redis.backoff.NoBackoff(), 9)}
+    with closing(connect(client_of(own_server, **theirs), socket_timeout=0.4)) as store:
         if is_known:
             granted(store.acquire("n", A, 30.0, facts=ABOUT))
         own_server.pause()
@@ -71,59 +61,17 @@ def test_a_frozen_server_is_waited_for_as_long_as_the_store_says(
         assert store.is_open
 
 
-def test_a_wait_for_a_bell_is_no_longer_than_the_client_waits(redis_url: str) -> None:
-    """Else its own timeout, and its retries, would come before the server's answer."""
-    with closing(RedisCase(redis_url, named=client_at(redis_url, **BOUNDED), through=True)) as case:
-        bell = case.redis.bell("n", "nonce")
-        began = time.monotonic()
-        assert not case.redis.await_bell(bell, 30.0)
-        assert time.monotonic() - began < 0.8
-
-        case.client.rpush(bell, "")
-        assert case.redis.await_bell(bell, 30.0)
-
-
-def test_who_waits_through_a_client_is_served_in_order(redis_url: str) -> None:
-    with closing(RedisCase(redis_url, named=client_at(redis_url, **BOUNDED), through=True)) as case:
-        held = Lock(case.redis, "n")
-        assert held.acquire(0)
-        assert not Lock(case.redis, "n", owner="other").acquire(0.5)
-        assert held.release()
-        with Lock(case.redis, "n", wait=5.0) as lock:
-            lock.check()
-            assert lock.renew()
-
-
 # --- what only some clients, and some servers, can -------------------------------------------
 
 
-@in_both_ways
-def test_replicas_confirm_a_lock_of_a_client(own_server: EmbeddedServer, *, through: bool) -> None:
-    """In one pipeline: ``WAIT`` counts what its own connection wrote. Also where the script is new there."""
-    with client_of(own_server) as client:
-        client.config_set("repl-diskless-sync-delay", 0)
-        with closing(connect(client, min_replicas=1, through=through)) as store:
-            with pytest.raises(LockUnavailable, match="0 of 1 replicas"):
-                store.acquire("n", A, 30.0, facts=ABOUT)
-            assert client.keys() == []
-            client.set("x", "y", px=60_000)
-            following = ["--replicaof", "127.0.0.1", str(own_server.port)]
-            with EmbeddedServer(extra_args=following):
-                # Online is not yet listening.
-                assert wait_until(lambda: client.info("replication").get("slave0", {}).get("offset"), 20)
-                client.script_flush()
-                granted(store.acquire("n", A, 30.0, facts=ABOUT))
-
-
-@in_both_ways
 @pytest.mark.parametrize("renamed", ["EVAL", "EVALSHA", None], ids=["no EVAL", "no EVALSHA", "ACL"])
-def test_a_server_without_lua_is_told_in_one_sentence(*, through: bool, renamed: str | None) -> None:
+def test_a_server_without_lua_is_told_in_one_sentence(*, renamed: str | None) -> None:
     """Lua is a module since Valkey 9.1, and hosted servers forbid it."""
     arguments = ["--rename-command", renamed, ""] if renamed else []
     with EmbeddedServer(port=0, extra_args=arguments) as server, client_of(server) as client:
         client.execute_command("ACL", "SETUSER", "poor", "on", "nopass", "~*", "+@all", "-eval", "-evalsha")
         user = {} if renamed else {"username": "poor", "password": "x"}
-        store = connect(client_of(server, **user), through=through)
+        store = connect(client_of(server, **user))
 
         with pytest.raises(LockUnavailable) as refusal:
             store.acquire("n", A, 30.0, facts=ABOUT)
@@ -158,20 +106,10 @@ def test_a_server_that_is_not_the_one_to_ask_says_which_is(arguments: list[str],
             store.release("message:", NOBODY)
 
 
-def test_a_mark_that_the_server_refuses_is_lost_without_an_error(own_server: EmbeddedServer) -> None:
-    """As where its answer is read by the next one; what ends a hold is carried out."""
-    with client_of(own_server) as client, closing(connect(client, through=True)) as store:
-        granted(store.acquire("n", A, 30.0, facts=ABOUT))
-        client.config_set("maxmemory", 1)
-
-        store.mark_done("n", "message", 60.0)
-        assert store.release("n", A, mark=Mark("message", 60.0)).released
-
-
 def test_what_others_wrote_need_be_no_text(redis_url: str) -> None:
     """Also for a client that decodes all it reads."""
     client = client_at(redis_url, decode_responses=True, **BOUNDED)
-    with closing(RedisCase(redis_url, named=client, through=True)) as case:
+    with closing(RedisCase(redis_url, named=client)) as case:
         case.client.set(case.key(), b"\xff\xfe\0\xfd", px=30_000)
 
         hold = case.redis.inspect("n")
@@ -183,14 +121,13 @@ def test_what_others_wrote_need_be_no_text(redis_url: str) -> None:
 # --- how a client reaches its server ---------------------------------------------------------
 
 
-@in_both_ways
 def test_a_sentinels_client_locks_on_the_primary_that_it_names(
-    primary: EmbeddedServer, sentinel: str, *, through: bool
+    primary: EmbeddedServer, sentinel: str
 ) -> None:
     quick = {"socket_timeout": 0.4, "socket_connect_timeout": 0.4, "retry": BOUNDED["retry"]}
     host, port = sentinel.removeprefix("sentinel://").split(":")
     client = redis.Sentinel([(host, int(port))], sentinel_kwargs=quick).master_for("mine", **quick)
-    with closing(connect(client, through=through)) as store, client_of(primary) as beside:
+    with closing(connect(client)) as store, client_of(primary) as beside:
         granted(store.acquire("n", A, 30.0, facts=ABOUT))
 
         assert beside.keys("redislock:{n}:lock") == [b"redislock:{n}:lock"]
@@ -204,79 +141,13 @@ def test_a_url_of_sentinels_needs_no_celery(primary: EmbeddedServer, sentinel: s
         assert len(beside.keys("redislock:{n}:lock")) == 1
 
 
-def test_an_instrumented_client_sees_every_call(redis_url: str) -> None:
-    with closing(RedisCase(redis_url, named=client_at(redis_url, Traced, **BOUNDED), through=True)) as case:
-        granted(case.take(A))
-        assert case.redis.release("n", A).released
-        before = Traced.calls
-        granted(case.redis.acquire("n", B, 30.0, facts=ABOUT))
-        assert case.redis.release("n", B).released
-
-        assert Traced.calls == before + 2
-
-
-def test_a_fork_calls_its_parents_client(plain_case: RedisCase) -> None:
-    """While the parent holds a lock, and its watchdog renews it."""
-    program = f"""
-        from celery_redislock.locks import connect
-        from tests.forks import gets_through
-        from tests.kinds import BOUNDED, client_at
-        quick = dict(BOUNDED, socket_timeout=0.3, socket_connect_timeout=0.3)
-        through = connect(client_at({plain_case.url!r}, **quick), prefix=store.prefix, through=True)
-
-        def renew_and_release(name):
-            lock = Lock(through, name, ttl=2.0)
-            with lock:
-                before = watchdog_of(through).renewals
-                until(lambda: lock.check() or watchdog_of(through).renewals > before)
-            assert lock.holder() is None
-
-        with Lock(through, "n", ttl=2.0) as lock:
-            assert gets_through(lambda: renew_and_release("child"), within=20)
-            lock.check()
-            renew_and_release("other")
-    """
-    run_program(program, plain_case.url, plain_case.prefix)
-
-
-@pytest.mark.parametrize("named", [True, False], ids=["callable", "client"])
-def test_with_gevent_a_native_thread_renews_through_a_client_of_its_own(
-    plain_case: RedisCase, *, named: bool
-) -> None:
-    """Law 1: also while a greenlet never switches."""
-    pytest.importorskip("gevent")
-    program = f"""
-        from celery_redislock.exceptions import LockOptionError
-        from celery_redislock.locks import connect
-        from tests.kinds import BOUNDED, client_at
-        made = []
-        def make():
-            quick = dict(BOUNDED, socket_timeout=0.3, socket_connect_timeout=0.3)
-            made.append(client_at({plain_case.url!r}, **quick))
-            return made[-1]
-        try:
-            through = connect(make if {named} else make(), prefix=store.prefix, through=True)
-        except LockOptionError as error:
-            assert not {named} and "callable" in str(error), error
-        else:
-            assert {named}
-            with Lock(through, "n", ttl=2.0) as lock:
-                end = time.monotonic() + 5.0
-                while time.monotonic() < end:
-                    pass
-                lock.check()
-            assert len(made) == 2
-    """
-    run_program(program, plain_case.url, plain_case.prefix, first=PATCHED)
-
-
 # --- with Celery -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "make",
-    [client_at, lambda url: lambda: client_at(url), lambda _url: fakeredis.FakeRedis()],
-    ids=["client", "callable", "fakeredis"],
+    [client_at, lambda url: lambda: client_at(url)],
+    ids=["client", "callable"],
 )
 def test_a_task_locks_where_its_apps_client_leads(redis_url: str, make: Callable[[str], Any]) -> None:
     with Celery("clients", set_as_current=False, broker="memory://") as app:

@@ -17,12 +17,6 @@ from tests.kinds import client_at
 from tests.servers import EmbeddedServer
 from tests.stores import start_server
 
-#: A client that waits for long enough.
-PATIENT = {"socket_timeout": 4.4, "socket_connect_timeout": 0.5, "retry": None}
-
-#: Ways to a lock: connections of our own, and the calls of a client.
-in_both_ways = pytest.mark.parametrize("through", [False, True], ids=["options", "calls"])
-
 
 @pytest.fixture(params=["embedded", "redis-server"])
 def primary(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
@@ -46,11 +40,10 @@ def replica_of(primary: EmbeddedServer, *arguments: str) -> Iterator[EmbeddedSer
         yield replica
 
 
-def store_of(server: EmbeddedServer, *, through: bool = False, **options: Any) -> RedisStore:
+def store_of(server: EmbeddedServer, **options: Any) -> RedisStore:
     """A store that gives confirmations time on a machine that stands still for a moment."""
-    named = client_at(server.redis_url, **PATIENT) if through else server.redis_url
     options = {"socket_timeout": 5.0, **options}
-    return connect(named, prefix=f"test-{secrets.token_hex(6)}", through=through, **options)
+    return connect(server.redis_url, prefix=f"test-{secrets.token_hex(6)}", **options)
 
 
 def acquire_and_release(store: RedisStore) -> None:
@@ -60,10 +53,9 @@ def acquire_and_release(store: RedisStore) -> None:
         lock.check()
 
 
-@in_both_ways
-def test_a_replica_must_confirm(primary: EmbeddedServer, *, through: bool) -> None:
+def test_a_replica_must_confirm(primary: EmbeddedServer) -> None:
     """One that hangs confirms nothing, and the hold is released; so where there is none any more."""
-    with closing(store_of(primary, min_replicas=1, through=through)) as store:
+    with closing(store_of(primary, min_replicas=1)) as store:
         with replica_of(primary) as replica:
             acquire_and_release(store)
             replica.pause()

@@ -27,15 +27,15 @@ from celery_redislock.locks.aio.cluster import store_at
 from celery_redislock.locks.aio.lock import Lock
 from celery_redislock.locks.aio.readwrite import ReadWriteLock
 from celery_redislock.locks.aio.semaphore import Permit, Semaphore
-from celery_redislock.locks.aio.store import ByLoop, Store, Verbs
+from celery_redislock.locks.aio.store import Store, Verbs
 from celery_redislock.locks.terms import check_connect
 from celery_redislock.store.redisstore import RedisStore
 from celery_redislock.wire.client import made_by
 from celery_redislock.wire.connection import Connections, is_cluster, pool_of
-from celery_redislock.wire.loop import ClientWires, OwnWires
+from celery_redislock.wire.loop import OwnWires
 from celery_redislock.wire.nodes import nodes_at, nodes_of
 
-#: A client whose options are taken, or that is called itself.
+#: A client that a factory returns, whose options are taken.
 Client: TypeAlias = "redis.asyncio.Redis | redis.asyncio.RedisCluster | redis.RedisCluster"
 
 __all__ = ["Lock", "Permit", "ReadWriteLock", "Semaphore", "Store", "connect"]
@@ -54,9 +54,7 @@ def connect(
     Args:
         server: a URL, as for :func:`celery_redislock.locks.connect`. Or a factory: it returns a new client of
             redis-py, whose options say how to connect; it is called once. Or a ``RedisCluster`` of either
-            kind, whose options are taken. Or a ``redis.asyncio.Redis``: it is called itself, with its own
-            connections, timeouts and retries, and leases are renewed through its loop: a loop that is blocked
-            for longer than a ttl loses that lease.
+            kind, whose options are taken.
         prefix: put in front of every key.
         socket_timeout: seconds, from 0.001 up, as for :func:`celery_redislock.locks.connect`.
         strict_fence: likewise.
@@ -67,12 +65,6 @@ def connect(
     """
     check_connect("aio.connect", prefix, socket_timeout)
     options: Any = {"prefix": prefix, "strict_fence": strict_fence, "min_replicas": min_replicas}
-    if isinstance(server, redis.asyncio.Redis):
-        calls: Any = ClientWires(server, socket_timeout)  # in place of connections
-        beside = RedisStore(calls, **options)
-        beside._scripts = by_loop = ByLoop(calls, names=(), packages=())
-        store = by_loop.store = Store(beside, Verbs(calls, **options), calls)
-        return store
     made: Any = made_by(server, "aio.connect") if callable(server) else server
     if isinstance(made, redis.RedisCluster | redis.asyncio.RedisCluster) or is_cluster(made):
         how: Any = {"socket_timeout": socket_timeout}
@@ -91,8 +83,8 @@ def _pool_like(made: Any, *, is_new: bool) -> "redis.ConnectionPool":
     kind = getattr(redis.connection, getattr(pool, "connection_class", int).__name__, None)
     if kind is None or not is_new:
         problem = (
-            f"{made!r} is no URL, no redis.asyncio.Redis, and from no callable that returns a client with "
-            "plain connections of redis-py; give a URL"
+            f"{made!r} is no URL, and from no callable that returns a client with "
+            "plain connections of redis-py; give a URL (tests of tasks take memory_locks())"
         )
         raise LockOptionError("aio.connect", [problem])
     return redis.ConnectionPool(kind, **pool.connection_kwargs)

@@ -5,7 +5,6 @@ The file is long because the bells stand here, too: they ask by a store, and its
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from concurrent import futures
 from contextlib import suppress
 from copy import copy
 from functools import cached_property, partial
@@ -14,7 +13,7 @@ from uuid import uuid4
 
 import redis
 
-from celery_redislock.exceptions import LockLoopError, LockUnavailable, RedisLockError
+from celery_redislock.exceptions import LockLoopError, RedisLockError
 from celery_redislock.locks.attempt import Steps
 from celery_redislock.locks.watchdog import Watchdog, watchdog_of
 from celery_redislock.store.joined import JoinedStore, joined_on_server
@@ -83,38 +82,6 @@ class Recorder(Scripts):
         return Command([*head, str(len(keys)), *keys, *args], data, 2 if confirm else 1)
 
 
-class ByLoop(Scripts):
-    """Runs scripts for a thread beside the loop, each by a task of it: a loop that stands still runs none.
-
-    Attributes:
-        store: of that loop.
-    """
-
-    store: "Store"
-
-    def begin(
-        self, operation: str, keys: Sequence[str], args: Sequence[str], understand: Understand[T],
-        *, name: str, confirm: Sequence[str] = (), waits: float = 0.0, within: float | None = None,
-    ) -> Callable[[], T]:  # fmt: skip
-        """As :meth:`Scripts.begin`; the loop is asked when the answer is read."""
-        request = Request(operation, keys, args, understand, name, confirm, waits)
-        return partial(self._run, request, within or self.store.beside.patience)
-
-    def _run(self, request: Request, seconds: float) -> Any:
-        answer = self.store.answer(request)
-        try:
-            running = asyncio.run_coroutine_threadsafe(answer, self.store.loop)
-        except RuntimeError as error:
-            answer.close()
-            raise LockUnavailable(self.store.server, request.operation, str(error)) from error
-        try:
-            return running.result(seconds)
-        except (futures.TimeoutError, futures.CancelledError) as error:
-            running.cancel()
-            reason = "its event loop did not answer in time"
-            raise LockUnavailable(self.store.server, request.operation, reason) from error
-
-
 class Verbs(RedisStore):
     """The verbs of a store, to be called by :meth:`Store.ask` only."""
 
@@ -178,9 +145,6 @@ class Store:
         """
         store = copy(self)
         store.beside = joined_on_server(self.beside)
-        if isinstance(self.beside._scripts, ByLoop):
-            store.beside._scripts = by_loop = copy(self.beside._scripts)
-            by_loop.store = store
         store.verbs = JoinedVerbs(self.verbs)
         return store
 
@@ -335,7 +299,7 @@ class Store:
                 was_refused = was_refused and lost is replies[0]
                 if lost is None:
                     reply = replies if request.confirm else replies[0]
-                    when = sent_at, clock(), repeated or wires.is_repeating
+                    when = sent_at, clock(), repeated
                     try:
                         answer = request.understand(request.name, reply, *when)
                     except OTHER_SHAPES:

@@ -162,7 +162,6 @@ def test_the_bounds_of_durations_are_allowed():
         ("redislock_url", 5),
         ("redislock_url", ["redis://a", "redis://b"]),
         ("redislock_min_replicas", "auto"),
-        ("redislock_through", "yes"),
         *product(["on_lock_lost", "on_lock_error"], ["Log", 5, True, ["log"]]),
     ],
 )

@@ -21,13 +21,10 @@ from kombu.transport import redis as redis_transport
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from celery_redislock import SingletonTask
-from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.declaring.options import LockSettings
 from celery_redislock.declaring.server import settings_of, store_of, use_store
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.store.memory import MemoryStore
-from tests.kinds import BOUNDED
 
 
 def app_with(**settings: Any) -> Celery:
@@ -337,18 +334,6 @@ def test_the_lock_server_can_be_a_client(named: Any) -> None:
     assert "Redis" not in repr(settings)
 
 
-def test_a_client_of_redis_own_kind_can_be_called_itself() -> None:
-    """``redislock_through``, as ``connect(through=True)``; of a URL there is nothing to call."""
-    app = app_with(redislock_url=lambda: redis.Redis(**BOUNDED), redislock_through=True)
-    store = store_of(app, settings_of(app))
-    assert store.server == "redis://localhost:6379/0 (through a redis.client.Redis)"
-
-    for settings in ({"redislock_url": "redis://own"}, {"broker_url": "redis://own"}):
-        app = app_with(**settings, redislock_through=True)
-        with pytest.raises(LockOptionError, match="through=True is about a client, and this is a URL"):
-            store_of(app, settings_of(app))
-
-
 def test_what_must_confirm_a_lock_is_read_from_the_settings() -> None:
     app = app_with(redislock_url="redis://own", redislock_min_replicas=2)
     store: Any = store_of(app, settings_of(app))
@@ -382,20 +367,6 @@ def test_what_is_no_client_of_ours_is_refused_with_a_remedy(named: Any, said: st
 
 def sell(number: int) -> int:
     return number
-
-
-def test_a_task_whose_ttl_is_too_short_for_a_clients_calls_is_refused() -> None:
-    """Before anything is taken; for the task, and for one call."""
-    app = app_with(redislock_url=lambda: with_own_connection(socket_timeout=1.0, socket_connect_timeout=1.0))
-    short = app.task(base=SingletonTask, name="short", lock_ttl=5.9)(sell)
-    enough = app.task(base=SingletonTask, name="enough", lock_ttl=6.0)(sell)
-
-    with pytest.raises(LockOptionError, match=r"short: lock_ttl=5.9 is less than three times the"):
-        _ = declaration_of(short).store
-    declaration = declaration_of(enough)
-    assert declaration.task_lock((1,), {}, "id").ttl == 6.0
-    with pytest.raises(LockOptionError, match=r"enough: lock_ttl=5 is less"):
-        declaration.task_lock((1,), {}, "id", options=declaration.options._replace(lock_ttl=5.0))
 
 
 class OwnConnection(redis.Connection):

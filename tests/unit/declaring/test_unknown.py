@@ -94,6 +94,7 @@ def test_an_unknown_setting_gets_the_nearest(wrong, hint):
             "redislock_park_sync",
             "set appendfsync always on the lock server: it answers only what is on its disk",
         ),
+        ("redislock_through", "name the lock server by its URL; tests take memory_locks()"),
         ("redislock_wait_queue", "what has waited goes back to its own queue; for another, set task_routes"),
     ],
 )

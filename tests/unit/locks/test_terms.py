@@ -10,7 +10,6 @@ import redis.asyncio
 
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks import Lock, MemoryStore, ReadWriteLock, Semaphore, aio, connect
-from tests.kinds import BOUNDED
 
 URL = "redis://:secret@127.0.0.1:1/0"
 
@@ -54,14 +53,6 @@ def test_a_semaphore_is_set_to_no_more_places_and_asked_for_no_more() -> None:
         seats.set_limit(10_001)
     with pytest.raises(LockOptionError, match="permits=10001 is not a whole number from 1 to 10000"):
         seats.acquire(10_001)
-
-
-def test_a_semaphore_of_a_client_has_a_ttl_that_outlives_its_calls() -> None:
-    """As a Lock: three times the longest call."""
-    store = connect(redis.Redis(**BOUNDED), through=True)
-
-    with pytest.raises(LockOptionError, match=r"ttl=4.5 is less than three times"):
-        Semaphore(store, "n", 2, ttl=4.5)
 
 
 async def _await_me(*_: object) -> None:

@@ -289,7 +289,7 @@ def test_servers_that_cannot_vote_are_refused_all_at_once(urls: Any, problems: S
 
 @pytest.mark.parametrize("wrong", [5, None, b"redis://a", [*URLS[:2], 5]], ids=repr)
 def test_what_names_no_server_is_refused(wrong: Any) -> None:
-    with pytest.raises(LockOptionError, match="cannot be used: it is no client of redis-py"):
+    with pytest.raises(LockOptionError, match="cannot be used: its pool makes no connections"):
         connect(wrong)
 
 

@@ -1,6 +1,5 @@
-"""How a client names a lock server: what is taken of it, how long it may take, and what is refused."""
+"""How a client names a lock server: what is taken of it, and what is refused."""
 
-import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -9,15 +8,13 @@ import fakeredis
 import pytest
 import redis
 import redis.asyncio
-from redis.backoff import ConstantBackoff, ExponentialBackoff, NoBackoff
+from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from celery_redislock.exceptions import LockOptionError, LockUnavailable
-from celery_redislock.locks import Lock, aio, connect
-from celery_redislock.wire.client import longest_call
+from celery_redislock.exceptions import LockOptionError
+from celery_redislock.locks import aio, connect
 from celery_redislock.wire.connection import Connections
-from celery_redislock.wire.thread import beside
-from tests.kinds import BOUNDED, Traced
+from tests.kinds import BOUNDED
 
 
 class Vault(redis.CredentialProvider):
@@ -81,7 +78,6 @@ def test_of_redis_pys_own_connections_only_the_options_are_taken(
 
     assert isinstance(store.connections, Connections)
     assert store.server.startswith(f"{server} (options of a ")
-    assert store.least_ttl == 0.0
 
 
 @pytest.mark.parametrize(
@@ -94,21 +90,10 @@ def test_of_redis_pys_own_connections_only_the_options_are_taken(
         lambda: lambda: fakeredis.FakeRedis(decode_responses=True),
     ],
 )
-def test_a_client_whose_connections_are_others_is_called(make: Callable[[], Any]) -> None:
-    store = connect(make())
-
-    assert not isinstance(store.connections, Connections)
-    assert "(through a " in store.server
-    assert not store.leads_to({})
-    assert not store.reaches({})
-
-
-def test_any_client_is_called_that_is_asked_for_by_name() -> None:
-    store = connect(lambda: Traced(host="h", **BOUNDED), through=True)
-
-    assert store.server == f"redis://h:6379/0 (through a {Traced.__module__}.Traced)"
-    with pytest.raises(LockOptionError, match="through=True is about a client"):
-        connect("redis://h", through=True)
+def test_a_client_whose_connections_are_others_is_refused_with_what_to_give(make: Callable[[], Any]) -> None:
+    """Its options would lead to another server than it does: fakeredis's to a real one."""
+    with pytest.raises(LockOptionError, match=r"give the URL of the server, .* memory_locks\(\)"):
+        connect(make())
 
 
 def test_what_a_client_asks_for_does_not_change_what_the_store_needs() -> None:
@@ -154,95 +139,6 @@ def test_sentinels_together_are_given_as_long_as_the_lock_server(named: Callable
     assert {each["retry"]._retries for each in asked} == {0}
 
 
-# --- how long one call may take --------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("options", "seconds"),
-    [
-        # One attempt connects, and waits for the answer.
-        ({"socket_timeout": 1.0, "socket_connect_timeout": 0.5, "retry": Retry(NoBackoff(), 0)}, 1.5),
-        ({"socket_timeout": 1.0, "socket_connect_timeout": None, "retry": Retry(NoBackoff(), 0)}, 2.0),
-        # Each of two attempts connects in two.
-        ({"socket_timeout": 1.0, "socket_connect_timeout": 0.5, "retry": Retry(NoBackoff(), 1)}, 4.0),
-        # Pauses of 0.25 s after a failure: two while it connects, in each of three attempts, and two between.
-        (
-            {"socket_timeout": 1.0, "socket_connect_timeout": 0.5, "retry": Retry(ConstantBackoff(0.25), 2)},
-            3 * (3 * 0.5 + 2 * 0.25 + 1.0) + 2 * 0.25,
-        ),
-        # They grow by three at most, up to a cap.
-        (
-            {
-                "socket_timeout": 0.0,
-                "socket_connect_timeout": 0.0,
-                "retry": Retry(ExponentialBackoff(2, 0.1), 3),
-            },
-            5 * (0.3 + 0.9 + 2),
-        ),
-        ({"socket_timeout": 0.5, "socket_connect_timeout": 0.5, "health_check_interval": 9}, 1.5),
-        ({"socket_timeout": None, "socket_connect_timeout": 1.0}, float("inf")),
-        (
-            {"socket_timeout": 1.0, "socket_connect_timeout": 1.0, "retry": Retry(NoBackoff(), -1)},
-            float("inf"),
-        ),
-        ({"socket_timeout": 1.0, "retry": Retry(NoBackoff(), 10**9)}, float("inf")),
-    ],
-)
-def test_the_longest_time_of_a_call_is_timeouts_times_tries_and_pauses(
-    options: dict[str, Any], seconds: float
-) -> None:
-    pool = redis.ConnectionPool(**{"retry": Retry(NoBackoff(), 0), **options})
-
-    assert longest_call(pool) == pytest.approx(seconds)
-
-
-def test_a_pool_that_makes_its_callers_wait_and_sentinels_are_counted() -> None:
-    quick: dict[str, Any] = {**BOUNDED, "socket_timeout": 0.5, "socket_connect_timeout": 0.5}
-    assert longest_call(redis.BlockingConnectionPool(timeout=2, **quick)) == pytest.approx(3.0)
-    assert longest_call(redis.BlockingConnectionPool(timeout=None, **quick)) == float("inf")
-    client = sentinel(**quick).master_for("mine", **quick)
-    assert longest_call(client.connection_pool) == pytest.approx(1.0 + 2 * 1.0)
-
-
-@pytest.mark.parametrize(
-    ("options", "takes"),
-    [
-        ({}, "may (take [0-9.]+ s|wait for ever)"),
-        ({**BOUNDED, "socket_timeout": None}, "may wait for ever"),
-        ({**BOUNDED, "socket_timeout": 4.5}, r"may take 5\.3 s"),
-    ],
-    ids=["redis-py's defaults", "no timeout", "long"],
-)
-def test_a_client_that_keeps_a_lock_waiting_is_refused_with_the_call_to_use(
-    options: dict[str, Any], takes: str
-) -> None:
-    """Law 9. With redis-py's defaults a SET to a frozen node took 55 s."""
-    with pytest.raises(LockOptionError, match=takes) as refusal:
-        connect(redis.Redis(password="hunter2", **options), through=True)  # noqa: S106  the test's own
-
-    retry = "retry=redis.retry.Retry(redis.backoff.NoBackoff(), 0)"
-    made_so = f"socket_timeout=1.0, socket_connect_timeout=1.0, {retry}"
-    assert f"make it as Redis(…, {made_so})" in str(refusal.value)
-    assert "hunter2" not in str(refusal.value)
-    assert "sentinel_kwargs" not in str(refusal.value)
-    connect(eval(f"redis.Redis({made_so})"), through=True)  # noqa: S307  what it says
-
-
-def test_sentinels_are_to_be_asked_as_quickly() -> None:
-    with pytest.raises(LockOptionError, match="give its Sentinel the same as sentinel_kwargs"):
-        connect(sentinel().master_for("mine", **BOUNDED), through=True)
-
-
-def test_a_ttl_is_three_of_its_longest_calls_at_least() -> None:
-    store = connect(redis.Redis(**BOUNDED), through=True)
-    assert store.least_ttl == pytest.approx(3 * 1.6)
-    assert store.patience == pytest.approx(2 * 1.6)
-
-    with pytest.raises(LockOptionError, match=r"ttl=4.5 is less than three times .* \(4.8 s in all\)"):
-        Lock(store, "n", ttl=4.5)
-    Lock(store, "n", ttl=4.9)
-
-
 # --- what is refused -------------------------------------------------------------------------
 
 
@@ -256,115 +152,18 @@ async def coroutine() -> None:
         (redis.asyncio.Redis(), "its calls must be awaited"),
         (fakeredis.FakeAsyncRedis(), "its calls must be awaited"),
         (sentinel().slave_for("mine"), "leads to replicas, .* master_for, not slave_for"),
-        (SimpleNamespace(execute_command=print), "it is no client of redis-py"),
-        (SimpleNamespace(execute_command=print, connection_pool=None), "it is no client of redis-py"),
-        (lambda: None, "a builtins.NoneType cannot be used: it is no client of redis-py"),
+        (SimpleNamespace(execute_command=print), "give the URL of the server"),
+        (SimpleNamespace(execute_command=print, connection_pool=None), "give the URL of the server"),
+        (lambda: None, "a builtins.NoneType cannot be used"),
         (coroutine, "a builtins.coroutine cannot be used"),
         (None, "a builtins.NoneType cannot be used"),
-        (6379, "give a redis.Redis, a callable that returns one, or a URL"),
+        (6379, "or a plain redis.Redis"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:coroutine")
 def test_a_client_of_another_kind_is_refused_with_a_remedy(named: Any, said: str) -> None:
     with pytest.raises(LockOptionError, match=said):
         connect(named)
-
-
-def test_replicas_confirm_nothing_where_no_connection_can_be_shared() -> None:
-    """Before anything is taken, and not by the first lock."""
-    with pytest.raises(LockOptionError, match=r"min_replicas .* which .*FakeRedis\) does not offer"):
-        connect(fakeredis.FakeRedis(), min_replicas=1)
-
-
-# --- gevent ----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def _greenlets(monkeypatch: Any) -> None:
-    """As if gevent had replaced the sockets."""
-    monkeypatch.setitem(sys.modules, "gevent.monkey", SimpleNamespace(is_module_patched=lambda _: True))
-
-
-@pytest.mark.usefixtures("_greenlets")
-def test_beside_greenlets_each_thread_has_a_client_of_its_own() -> None:
-    """Sockets of gevent's belong to one hub, and leases are renewed by a native thread."""
-    with pytest.raises(LockOptionError, match=r"give a callable that makes one: lambda: Redis\(…\)"):
-        connect(redis.Redis(**BOUNDED), through=True)
-    store = connect(lambda: redis.Redis(**BOUNDED), through=True)
-
-    theirs = store.connections.client
-    token = beside.set(object())
-    try:
-        ours = store.connections.client
-        assert ours is not theirs
-        assert store.connections.client is ours
-    finally:
-        beside.reset(token)
-    assert store.connections.client is theirs
-
-
-# --- what a client answers -------------------------------------------------------------------
-
-
-class BreakerError(Exception):
-    """An error of no kind that anybody here knows."""
-
-
-class Broken(fakeredis.FakeRedis):
-    """A client that raises what it was told, or answers it."""
-
-    answer: Any = None
-
-    def execute_command(self, *_args: Any, **_options: Any) -> Any:
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
-
-
-@pytest.mark.parametrize(
-    ("answer", "reason"),
-    [
-        (BreakerError("open"), "open"),
-        (redis.TimeoutError("Timeout reading from socket"), "no answer in time"),
-        (BreakerError("redis://:hunter2@h is down"), r"redis://\*\*\*@h is down"),
-        ([b"nonsense"], "no answer to this"),
-        (b"", "no answer to this"),
-        (None, "no answer to this"),
-        (redis.ResponseError("unknown command 'EVALSHA', with args"), "it runs no Lua scripts"),
-        (
-            redis.exceptions.NoPermissionError("User x has no permissions to run the 'evalsha' command"),
-            "no Lua",
-        ),
-        (redis.ResponseError("ERR Could not find scripting engine 'lua'"), "allow EVAL and EVALSHA"),
-    ],
-)
-def test_whatever_a_client_raises_or_answers_the_lock_server_is_unavailable(answer: Any, reason: str) -> None:
-    """Law 9: one kind of error, for which there is a policy; its outcome is not known."""
-    client = Broken()
-    store = connect(client)
-    client.answer = answer
-
-    with pytest.raises(LockUnavailable, match=reason) as raised:
-        store.inspect("n")
-
-    assert "hunter2" not in str(raised.value)
-    assert (raised.value.was_sent, raised.value.was_refused) == (True, False)
-
-
-def test_who_made_the_clients_closes_them() -> None:
-    closed = []
-
-    class Closing(fakeredis.FakeRedis):
-        def close(self) -> None:
-            closed.append(self)
-            super().close()
-
-    mine = Closing()
-    connect(mine).close()
-    assert closed == []
-    store = connect(Closing)
-    store.close()
-    assert closed == [store.connections.client]
 
 
 @pytest.mark.parametrize("make", [lambda url: url, lambda: 1 / 0], ids=["wants an argument", "raises"])
