@@ -35,13 +35,11 @@ class Command(NamedTuple):
     """A request as it is sent.
 
     Attributes:
-        words: of the command, for a client.
-        data: the same as bytes, with what confirms it behind it.
+        data: of the command, with what confirms it behind it.
         answers: how many there will be.
         of_script: a script answers it; of_wait: the server does when a bell has rung.
     """
 
-    words: list[str]
     data: bytes
     answers: int = 1
     of_script: bool = True

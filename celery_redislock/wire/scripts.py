@@ -331,7 +331,7 @@ def failure(
     if _NO_SCRIPTS(words):
         words = (
             f"it runs no Lua scripts, of which locks are made ({words.partition(',')[0]}); load its Lua "
-            "module (fakeredis: its extra 'lua'), allow EVAL and EVALSHA, or use another server"
+            "module, allow EVAL and EVALSHA, or use another server"
         )
     unavailable = LockUnavailable(server, operation, words)
     unavailable.was_refused = was_refused

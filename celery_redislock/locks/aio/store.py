@@ -72,14 +72,12 @@ class Recorder(Scripts):
         operation, keys, args, _, _, confirm, waits = request
         data = self._request(operation, keys, args)
         if operation not in self._scripts:
-            return Command([*args], data, of_script=False, of_wait=waits > 0)
-        text, sha = self._scripts[operation]
+            return Command(data, of_script=False, of_wait=waits > 0)
         if in_full:
             data = self._in_full(operation, data)
         if confirm:
             data += self._request(confirm[0], (), (*confirm, str(max(1, round(patience * 500)))))
-        head = ["EVAL", text] if in_full else ["EVALSHA", sha]
-        return Command([*head, str(len(keys)), *keys, *args], data, 2 if confirm else 1)
+        return Command(data, 2 if confirm else 1)
 
 
 class Verbs(RedisStore):
