@@ -76,7 +76,10 @@ class Worker(Process):
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         super().end(patience)
-        self.log_path.unlink(missing_ok=True)
+        if self.log_path.exists():
+            unforeseen = [line for line in self.log.splitlines() if "no such transition" in line]
+            self.log_path.unlink()
+            assert not unforeseen, unforeseen
 
 
 def end_with_parent() -> None:
