@@ -76,9 +76,7 @@ def test_a_server_without_lua_is_told_in_one_sentence(*, renamed: str | None) ->
         with pytest.raises(LockUnavailable) as refusal:
             store.acquire("n", A, 30.0, facts=ABOUT)
 
-        said = (
-            r"it runs no Lua scripts, of which locks are made \(.{,90}\); load its Lua module, allow"
-        )
+        said = r"it runs no Lua scripts, of which locks are made \(.{,90}\); load its Lua module, allow"
         refusal.match(said)
         assert client.keys() == []
 
