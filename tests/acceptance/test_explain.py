@@ -202,7 +202,7 @@ def with_a_worker(project: Project) -> dict[str, Answer]:
         wait_until(lambda: project.queued() == 1, PATIENCE, "one is in the queue")
         beside(project, ids)
         app.conf.beat_schedule = {"nightly": {"task": "project.executed_period", "schedule": 3600.0}}
-        pause = ["pause", "nightly", "--for", "2h", "--reason", "the database moves"]
+        pause = ["schedule", "pause", "nightly", "--for", "2h", "--reason", "the database moves"]
         assert CliRunner().invoke(redislock, pause, obj=SimpleNamespace(app=app)).exit_code == 0
         ids["of a paused entry"] = "project.executed_period"
         for state in TOLD.keys() & ids.keys():
