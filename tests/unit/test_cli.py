@@ -288,6 +288,6 @@ def test_importing_the_command_line_imports_nothing_that_celery_has_not() -> Non
 def test_the_buckets_that_are_shown_are_those_that_the_scripts_count() -> None:
     """A bucket that nobody reads would be missing from the sum."""
     text = (files("celery_redislock.store") / "lua" / "history.lua").read_text("utf-8")
-    (bounds,) = re.findall(r"^local BOUNDS = \{(.*)\}$", text, re.MULTILINE)
+    (bounds,) = re.findall(r"^ *local BOUNDS = \{(.*)\}$", text, re.MULTILINE)
 
     assert (*bounds.split(", "), "inf") == BOUNDS

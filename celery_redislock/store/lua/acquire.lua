@@ -25,7 +25,6 @@
 --         ending pttl                            by the message's mark: its run is ending
 --         done pttl                              by the message's mark: nothing is left to do
 include('index')
-include('history')
 -- Milliseconds: the longest time until somebody looks at a line again whose holder has just started.
 local LATEST = 2000
 local lock, index, mark, period, fence_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -46,6 +45,7 @@ end
 -- It is noted what happened, when nothing of this script can fail any more. Not where that would be waited for (WAIT).
 local function noted(answer)
   if answer[1] == 'refused' and not string.find(value, '"confirmed":1', 1, true) then
+include('refusal')
     note_refusal(lock, index, name, value, answer[4])
   end
   return answer
@@ -187,7 +187,10 @@ include('sent')
   look_by(index, name, stem_of(lock))
 end
 local claim = taken and (permit and taken or held)
-value = with_told(value, claim)
+if claim then
+include('told')
+  value = with_told(value, claim)
+end
 if taken and starts and now - (string.match(claim, '"since":(%d+)') or 0) * 1000 > 4 * LATEST then
   -- Whoever waits for it may have been looked at seldom, as its claim was old.
   redis.pcall('ZADD', beside(index, 'lines'), 'XX', 'LT', math.floor(fence / 1000) + LATEST, name)
@@ -221,6 +224,7 @@ if not taken and (is_listed or not permit and list(index, name, now, tonumber(tt
   tidy(index, now, time)
 end
 if not ours then
+include('history')
   note_grant(index, name, value, claim or nil)
 end
 return {ok = string.format('%s %.0f', word, fence or 0)}

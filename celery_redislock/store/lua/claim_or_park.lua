@@ -21,7 +21,6 @@
 --         {unclaimed, 0, held, 1, value, pttl}, ...   likewise, because the line is full, or another program's
 include('line')
 include('place')
-include('history')
 local hand_off, within = table.remove(ARGV), table.remove(ARGV)
 local most, band, facts = tonumber(table.remove(ARGV)), table.remove(ARGV), table.remove(ARGV)
 local of_parked, unclaimed, header = table.remove(ARGV), table.remove(ARGV), table.remove(ARGV)
@@ -64,6 +63,7 @@ local from, to = string.find(message, header, 1, true)
 local text = string.sub(message, 1, from - 1) .. (waits and of_parked or unclaimed) .. string.sub(message, to + 1)
 if waits then
   call('SET', note, '', 'PX', keep)
+include('history')
   tally(index, task_in(facts, name), 'waited')
   put(stem, id, table.concat({'push', queue, hand_off, facts, text}, '\0'), band, 'last')
   let_live({line, parked, stem .. 'until', lines})

@@ -19,7 +19,7 @@
 --         {kept, held, 1, value, pttl}   held by another token, untouched
 --         {handed_on, promoted, sends, kept, id, text}, ...   the caller publishes this one (line.lua)
 include('line')
-include('history')
+include('told')
 local lock, index, theirs, mark = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local old, new, ttl, facts, name = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local home, promoted, text, sends, kept = ARGV[6]

@@ -14,8 +14,8 @@ local value = redis.call('GETEX', KEYS[1])
 local key = KEYS[1]
 local kind = 'held'
 local permit
-include('index')
 if value and (ARGV[2] or string.sub(value, 1, 8) == 'permits/') then
+include('index')
   local permits
 include('permits')
   permit = permits(key, '', '', value)
@@ -31,7 +31,8 @@ end
 if not value or string.find(value, token, 1, true) == 1 then
   return {ok = 'free'}
 end
-include('history')
+include('keys')
+include('refusal')
 local holders = permit and kind == 'held' and permit.holders() or {1, value, redis.call('PTTL', key)}
 local copy = permit and permit.copy_of(string.sub(token, 1, -2))
 note_refusal(KEYS[1], KEYS[2], string.match(KEYS[1], '{(.*)}:lock$'), ARGV[1], copy or holders[2])
