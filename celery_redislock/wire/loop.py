@@ -234,7 +234,7 @@ class OwnWires(Wires):
         try:
             self._class(**self._kwargs)
         except TypeError as error:
-            problem = f"an option of its connections is none of redis.asyncio ({error}); give a client itself"
+            problem = f"an option of its connections is none of redis.asyncio ({error}); leave it out"
             raise LockOptionError("aio.connect", [problem]) from None
         self._idle: list[Wire] = []
 
