@@ -16,7 +16,10 @@ STORE = "celery_redislock.store"
 LUA = files(STORE) / "lua"
 
 #: These are only included by others.
-INCLUDED = {"each", "entry", "found", "history", "index", "keys", "line", "permits", "place", "sent"}
+INCLUDED = {
+    "each", "entry", "found", "history", "index", "keys", "line", "permits", "place", "refusal", "sent",
+    "told",
+}  # fmt: skip
 
 
 def test_the_scripts_are_exactly_the_files() -> None:
