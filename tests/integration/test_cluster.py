@@ -1,6 +1,7 @@
 """Locks on a Cluster: on all its nodes, while slots move, and while a primary dies."""
 
 import asyncio
+import logging
 import signal
 import threading
 import time
@@ -19,6 +20,7 @@ from celery import Celery
 from celery_redislock import Resources, SingletonTask
 from celery_redislock.exceptions import LockOptionError, LockUnavailable
 from celery_redislock.locks import Lock, ReadWriteLock, Semaphore, aio, connect
+from celery_redislock.log import logger
 from celery_redislock.store.cluster import ClusterStore
 from celery_redislock.store.store import Entry, Mark, Term
 from celery_redislock.wire.clock import boottime
@@ -44,6 +46,18 @@ SOCKET_TIMEOUT = 0.5
 TTL = 20.0
 
 
+class _Told(logging.Handler):
+    """Keeps what waits say while a server refuses them."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep it."""
+        self.records.append(record)
+
+
 class Load:
     """Threads that take locks in turn, and an account of who was at work when that no lock server keeps.
 
@@ -64,10 +78,12 @@ class Load:
         self.lost: list[Interval] = []
         self.by_thread: Counter[str] = Counter()
         self.unavailable: list[LockUnavailable] = []
+        self._told = _Told(logging.WARNING)
 
     @contextmanager
     def on(self) -> Iterator["Load"]:
         """Keep them at it until the block ends; then all of them end."""
+        logger.addHandler(self._told)
         with ThreadPoolExecutor(len(self._threads)) as pool:
             done: list[Future[None]] = [pool.submit(self._work, thread) for thread in self._threads]
             try:
@@ -75,6 +91,7 @@ class Load:
                 yield self
             finally:
                 self._is_over.set()
+                logger.removeHandler(self._told)
             for each in done:
                 each.result(3 * PATIENCE)
 
@@ -95,12 +112,15 @@ class Load:
         before = self.by_thread.copy()
         assert wait_until(lambda: self._have_gone_on(before), 2 * PATIENCE), f"{before}, {self.by_thread} now"
 
-    def wait_refusal(self) -> None:
-        """Return when another request was given up, or where none is, when all have gone on."""
-        before, refusals = self.by_thread.copy(), len(self.unavailable)
-        assert wait_until(
-            lambda: len(self.unavailable) > refusals or self._have_gone_on(before), 2 * PATIENCE
-        )
+    def wait_refusal(self, refused: int) -> None:
+        """Return when one more request was refused than had been, or when all have gone on."""
+        before = self.by_thread.copy()
+        assert wait_until(lambda: self.refusals > refused or self._have_gone_on(before), 2 * PATIENCE)
+
+    @property
+    def refusals(self) -> int:
+        """How many requests were given up, and how many waits have said that they try again."""
+        return len(self.unavailable) + len(self._told.records)
 
     def take_a_turn(self, lock: Lock, who: str, timeout: float) -> bool:
         """Have a turn, unless the lock is not had in time."""
@@ -300,7 +320,8 @@ def test_a_move_that_stops_halfway_lets_nobody_overlap(cluster: Cluster, cluster
     slot, home = cluster.slot_of("n"), cluster.node_of("n")
     with Load(cluster_case.redis, ["n"], threads=4).on() as load:
         for node in (cluster.other_than(home), home):
-            cluster.move_slot(slot, node, load.wait_refusal)
+            # Who stands in line goes on asking, and says so once.
+            cluster.move_slot(slot, node, partial(load.wait_refusal, load.refusals))
             load.wait_turns()
 
     assert (violations(load.history), load.lost) == ([], [])
