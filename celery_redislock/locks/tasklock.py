@@ -23,6 +23,7 @@ from celery_redislock.exceptions import RedisLockError
 from celery_redislock.locks.force import told_of_force
 from celery_redislock.locks.keylock import KeyLock
 from celery_redislock.locks.lease import Lease
+from celery_redislock.locks.notes import NOTES
 from celery_redislock.locks.process import hostname, whereabouts_of
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.store.store import (
@@ -169,22 +170,24 @@ class TaskLock(_Terms, KeyLock):
             on_lost: as for :class:`Lease`.
             waits: refused, it waits, whatever its task asks for.
         """
-        answer = self.past_the_dead(
-            partial(
-                self.store.acquire,
-                self.key,
-                token,
-                self.ttl,
-                facts=self.facts(RUNNING, message, waits=waits),
-                instead_of=claim,
-                period=None if accepted else self.period,
-                message=message if may_be_done else None,
-                starts_run=True,
-                limit=self.limit,
-            )
+        acquire = partial(
+            self.store.acquire,
+            self.key,
+            token,
+            self.ttl,
+            facts=self.facts(RUNNING, message, waits=waits),
+            instead_of=claim,
+            period=None if accepted else self.period,
+            message=message if may_be_done else None,
+            starts_run=True,
+            limit=self.limit,
         )
+        answer = acquire()
+        if isinstance(answer, Refusal) and any(map(self.release_if_dead, answer.holds)):
+            answer = acquire()  # as past_the_dead does, for a call less
         if not isinstance(answer, Grant):
             return answer
+        NOTES.start(self)
         lease = Lease(self.store, Term(self.key, token, self.ttl), answer, on_lost=on_lost)
         watchdog_of(self.store).watch(lease, max_hold=max_hold)
         return lease

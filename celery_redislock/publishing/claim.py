@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 
 from celery_redislock.declaring.server import settings_of
 from celery_redislock.exceptions import LockKeyError, LockUnavailable, RedisLockError
+from celery_redislock.locks.notes import NOTES
 from celery_redislock.log import logger
 from celery_redislock.publishing.call import Call
 from celery_redislock.publishing.message import NO_OPTIONS, Message
@@ -110,9 +111,13 @@ class Claim:
             self.lock.release_later(token, opened_by=token)
 
     def look(self) -> None:
-        """See who would refuse the claim, and take nothing; one round trip. Raises as :meth:`ask` does."""
+        """See who would refuse the claim, and take nothing; one round trip. Raises as :meth:`ask` does.
+
+        Of the refusals of a key within a second this process tells the server once.
+        """
         lock = self.lock
-        facts = lock.facts(self._kind)
+        refusals = None if self.may_wait else NOTES.refusals(lock)
+        facts = lock.facts(self._kind) if refusals is None else ""
         ask = partial(lock.store.look, lock.key, self.call.token, facts=facts, **self._terms)
         try:
             answer = lock.past_the_dead(ask)
@@ -120,7 +125,13 @@ class Claim:
             self._go_without(WITHOUT, error, f"{lock} was not published")
             return
         if answer is not None and not self.may_wait:
-            self._refuse(REFUSED, answer.holds[0])
+            holder = answer.holds[0]
+            if refusals is None:
+                NOTES.begin(lock)
+            else:
+                refusals.last = lock, self._kind, self.call.token, holder
+                refusals.times += 1
+            self._refuse(REFUSED, holder)
             return
         self.state = FREE
         _refused.difference_update(self._names)

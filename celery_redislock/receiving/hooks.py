@@ -64,9 +64,13 @@ def _install_promotion(app: Any) -> None:
 
 def _last_call(**_: Any) -> None:
     """``worker_process_shutdown``, in a pool child: it ends without the interpreter's exit functions."""
-    watchdog = sys.modules.get("celery_redislock.locks.watchdog")
-    if watchdog is not None:
-        watchdog.last_call()
+    tasklock = sys.modules.get("celery_redislock.locks.tasklock")
+    if tasklock is not None:
+        from celery_redislock.locks.notes import NOTES
+        from celery_redislock.locks.watchdog import last_call
+
+        last_call()
+        NOTES.write()
 
 
 def _prepare_worker(sender: Any = None, **_: Any) -> None:

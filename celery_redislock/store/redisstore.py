@@ -498,9 +498,13 @@ class RedisStore(LockStore):
         names = self._scripts.begin("names", [self._index], [str(2 * limit)], listed, name=self._index)()
         return names[:limit]
 
-    def happened(self, name: str, *, task: str = "", what: str = "") -> History:
+    def happened(
+        self, name: str, *, task: str = "", what: str = "", times: int = 1, value: str = "", holder: str = ""
+    ) -> History:
         keys = [self._base(name) + "lock", self._index]
-        args = [encode_basestring_ascii(task)[1:-1], what]
+        args = [encode_basestring_ascii(task)[1:-1]]
+        if task:
+            args += [what, str(times), uuid4().hex, self._note_ms, name, value, holder]
         return self._scripts.begin("happened", keys, args, _happened, name=name)()
 
     def refused(self, *, limit: int = 1000) -> list[str]:

@@ -856,10 +856,15 @@ class LockStore(ABC):
         run's is listed as its claim was, until it is renewed: :meth:`inspect` tells whether it is held.
         """
 
-    def happened(self, name: str, *, task: str = "", what: str = "") -> History:  # noqa: ARG002  nothing is noted
+    def happened(
+        self, name: str, *, task: str = "", what: str = "", times: int = 1,  # noqa: ARG002  nothing is noted
+        value: str = "", holder: str = "",  # noqa: ARG002
+    ) -> History:  # fmt: skip
         """Return what happened to a lock in the last hour; one request.
 
-        ``task`` and ``what``: count this once more, which only its caller has seen (:class:`Counts`).
+        ``task`` and ``what``: count this so many times more, which only its caller has seen
+        (:class:`Counts`); a request that is repeated counts once. With a ``value``, the ``token NUL facts``
+        of who was refused last, so many refusals by the holder with this token are noted in place of that.
         """
         return History()
 

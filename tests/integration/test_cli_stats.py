@@ -37,6 +37,7 @@ def play(shell: Shell) -> None:
     store.acquire("night", first, 60.0, facts=said("running", since=9e9), instead_of=claim, starts_run=True)
     store.release("night", first)
     store.acquire("night", run, 900.0, facts=said("running", since=1.0, ttl=3000), starts_run=True)
+    store.happened("night", task="shop.nightly", what="started", times=2)
     for owner in ("job-3", "job-4"):
         store.acquire("night", new_token(owner), 60.0, facts=said("queued"))
     shell.park("night", "job-5")

@@ -94,7 +94,7 @@ def test_neither_a_lock_without_a_task_nor_a_second_delivery_is_noted(server_cas
     store.acquire("n", "job-a/9", 30.0, facts=said("running"), starts_run=True)
 
     assert store.happened("n").refused == ()
-    assert numbers(server_case) == {"started": 1}
+    assert numbers(server_case) == {}
 
 
 def test_one_that_waits_is_counted_when_it_is_put_into_the_line(server_case: RedisCase) -> None:
@@ -106,7 +106,7 @@ def test_one_that_waits_is_counted_when_it_is_put_into_the_line(server_case: Red
     store.release("n", A)
     assert isinstance(store.acquire("n", "job-b/9", 30.0, facts=said("running"), instead_of=B), Grant)
 
-    assert numbers(server_case) == {"started": 2, "waited": 1}
+    assert numbers(server_case) == {"waited": 1}
 
 
 def test_who_releases_by_force_leaves_who_why_and_when(server_case: RedisCase) -> None:
@@ -128,6 +128,20 @@ def test_what_only_its_caller_has_seen_is_counted_with_the_look(server_case: Red
     assert counts.since is not None
 
 
+def test_what_a_process_has_added_up_is_written_in_one_request(server_case: RedisCase) -> None:
+    """Starts by their number; refusals as those that the script notes, with who was refused last."""
+    store = server_case.store
+    store.acquire("n", A, 30.0, facts=said())
+    store.look("n", B, facts=said())
+    store.happened("n", task="shop.sync", what="started", times=7)
+    store.happened("n", task="shop.sync", times=40, value=f"{C}\0{said()}", holder=A)
+
+    (entry,) = store.happened("n").refused
+    assert (entry.times, entry.holder, entry.hold.owner) == (41, "job-a", "job-c")
+    assert numbers(server_case) == {"accepted": 1, "started": 7, "skipped": 41}
+    server_case.check_every_key_expires()
+
+
 def test_how_long_calls_wait_and_run_is_counted_where_a_task_asks_for_it(server_case: RedisCase) -> None:
     """In the steps that start and release; in buckets, and as a sum of milliseconds."""
     store = server_case.store
@@ -146,7 +160,6 @@ def test_how_long_calls_wait_and_run_is_counted_where_a_task_asks_for_it(server_
     assert found.pop(("wait", "ms")) > 1e12
     assert found == {
         ("accepted",): 2,
-        ("started",): 2,
         ("wait", "inf"): 1,
         ("hold", "0.1"): 1,
         ("hold", "ms"): 0,
@@ -205,14 +218,14 @@ def test_a_repeated_request_is_counted_once(server_case: RedisCase) -> None:
     assert numbers(server_case) == {"accepted": 1}
 
 
-def test_of_several_locks_one_run_is_counted_once(server_case: RedisCase) -> None:
+def test_of_several_locks_one_claim_is_counted_once(server_case: RedisCase) -> None:
     """With the last of them, whatever it is called."""
     for names in ('["a","n"]', '["a","\\u00e9"]'):
         for name in json.loads(names):
-            facts = f'{{"names":{names},{said("running")[1:]}'
-            server_case.store.acquire(name, f"{A}{name}", 30.0, facts=facts, starts_run=True)
+            facts = f'{{"names":{names},{said()[1:]}'
+            server_case.store.acquire(name, f"{A}{name}", 30.0, facts=facts)
 
-    assert numbers(server_case) == {"started": 2}
+    assert numbers(server_case) == {"accepted": 2}
 
 
 def test_a_task_is_counted_under_its_own_name(server_case: RedisCase) -> None:
@@ -241,7 +254,7 @@ def test_where_several_may_hold_it_the_same_is_noted_told_and_counted(server_cas
 
     assert (refused.times, refused.holder) == (1, "job-b")
     assert [hold.facts["about"] for hold in (run, claim)] == ["order 7"] * 2
-    assert numbers(server_case) == {"accepted": 1, "started": 1, "skipped": 1}
+    assert numbers(server_case) == {"accepted": 1, "skipped": 1}
 
 
 def test_what_a_hold_of_several_took_is_counted_and_that_of_a_claim_is_not(server_case: RedisCase) -> None:

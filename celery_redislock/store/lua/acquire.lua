@@ -223,8 +223,15 @@ if not taken and (is_listed or not permit and list(index, name, now, tonumber(tt
   end
   tidy(index, now, time)
 end
-if not ours then
+if ours then
+  -- Noted when it was granted.
+elseif not string.find(value, '"state":"running"', 1, true) then
+  if not claim then
 include('history')
-  note_grant(index, name, value, claim or nil)
+    tally(index, task_in(value, name), 'accepted')
+  end
+elseif claim and string.find(claim, '"timed":1', 1, true) then
+include('history')
+  clock_up(index, task_in(value, name), 'wait', claim)
 end
 return {ok = string.format('%s %.0f', word, fence or 0)}

@@ -4,14 +4,26 @@
 --       2  index  sorted set of names
 -- ARGV  1  task   whose count is meant; '' for none
 --       2  what   is counted
+--       3  times  that it happened
+--       4  nonce  of the request: repeated within `keep`, it counts once
+--       5  keep   ms
+--       6  name   of the lock
+--       7  value  of who was refused so many times, `token NUL json`: noted as such; '' for none
+--       8  holder its token
 -- RETURNS {happened, forced, n, task, entry, ...}   forced: '' where nobody has released it by force; the entries
 --         as history.lua has them
 local call = redis.call
 include('keys')
 include('history')
 local stem = stem_of(KEYS[1])
-if ARGV[1] ~= '' then
-  tally(KEYS[2], ARGV[1], ARGV[2])
+local task, what, times, nonce, keep, name, value, holder = unpack(ARGV)
+if task ~= '' and call('SET', stem .. 'note:' .. nonce, '', 'NX', 'PX', keep) then
+  if value == '' then
+    tally(KEYS[2], task, what, tonumber(times))
+  else
+include('refusal')
+    note_refusal(KEYS[1], KEYS[2], name, value, holder, tonumber(times))
+  end
 end
 local entries = call('HGETALL', stem .. 'refused')
 return {'happened', call('GET', stem .. 'forced') or '', #entries / 2, unpack(entries)}

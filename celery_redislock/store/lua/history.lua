@@ -1,5 +1,6 @@
 -- Included, inside the branch, where a hold is granted, refused (refusal.lua), waits or is taken away: notes what
--- happened, for operators. It never changes an answer. pcall: what the server refuses, and a key of another type,
+-- happened, for operators; starts are added up by the processes of the runs (locks/notes.py). It never changes an
+-- answer. pcall: what the server refuses, and a key of another type,
 -- costs the note and nothing else.
 --
 -- Only tasks are noted, whose facts name one. Beside the lock:
@@ -57,13 +58,3 @@ local function clock_up(index, task, what, facts)
   tally(index, task, what .. '\0ms', math.floor(1000 * seconds))
 end
 
--- A claim was granted, or a run's hold; `claim`: the facts of the one that it took over.
-local function note_grant(index, name, facts, claim)
-  local task = task_in(facts, name)
-  if string.find(facts, '"state":"running"', 1, true) then
-    tally(index, task, 'started')
-    clock_up(index, task, 'wait', claim or '')
-  elseif not claim then
-    tally(index, task, 'accepted')
-  end
-end

@@ -1,8 +1,8 @@
 -- Included, inside the branch, where somebody was refused: notes it, as history.lua says.
 include('history')
 
--- Who has this value was refused by this holder.
-local function note_refusal(lock, index, name, value, holder)
+-- Who has this value was refused by this holder; so many times, once by default, and last of them this one.
+local function note_refusal(lock, index, name, value, holder, by)
   local owner = string.match(value, '^[^%z]*/')
   local task = string.match(value, '"task":"([^"]*)"')
   -- Another delivery of what holds it is no duplicate.
@@ -11,13 +11,13 @@ local function note_refusal(lock, index, name, value, holder)
   end
   local strategy = string.match(value, '"on_conflict":"(%l+)"')
   if strategy ~= 'wait' then
-    tally(index, task, strategy == 'callable' and 'asked' or 'skipped')
+    tally(index, task, strategy == 'callable' and 'asked' or 'skipped', by)
   end
   local refused, refusals = stem_of(lock) .. 'refused', beside(index, 'refusals')
   local now = string.format('%.0f', now_ms())
   local found = redis.pcall('HGET', refused, task)
   local times, first = string.match(type(found) == 'string' and found or '', '^(%d+)%z(%d+)%z')
-  local entry = {(times or 0) + 1, first or now, now, string.match(holder, '^[^%z]*'), value}
+  local entry = {(times or 0) + (by or 1), first or now, now, string.match(holder, '^[^%z]*'), value}
   -- Not the key of another program, which is of another type.
   if type(redis.pcall('HSET', refused, task, table.concat(entry, '\0'))) == 'number' then
     redis.pcall('PEXPIRE', refused, HOUR)
