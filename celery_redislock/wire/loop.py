@@ -156,21 +156,33 @@ class Wire(asyncio.Protocol):
 class Wires:
     """Lends connections, :data:`MOST` at once; who comes when all are lent waits for its turn.
 
+    We have made them, as the synchronous ones are made.
+
     Attributes:
-        server: where they lead to, without credentials.
         socket_timeout: seconds for each step.
-        listens: seconds of one request that reads the bells; a server that has gone is noticed after them.
-        opened: how many connections have been made.
         free: so many requests may be sent beside those that are on their way.
     """
 
-    listens = 1.0
-    opened = 0
-
-    def __init__(self, server: str, socket_timeout: float) -> None:
-        self.server = server
-        self.socket_timeout = socket_timeout
+    def __init__(self, connections: Connections) -> None:
+        """Take over how to connect; raises :class:`LockOptionError` where a loop cannot connect so."""
+        self.socket_timeout = connections.socket_timeout
+        name = connections._pool.connection_class.__name__
+        homes = redis.asyncio.connection, redis.asyncio.sentinel
+        self._class: Any = next((getattr(home, name) for home in homes if hasattr(home, name)), None)
+        if self._class is None:
+            problem = f"its connections are of class {name}, which redis.asyncio does not have; give a URL"
+            raise LockOptionError("aio.connect", [problem])
+        kwargs = {name: value for name, value in connections._kwargs.items() if name != "parser_class"}
+        self._kwargs = {**kwargs, "retry": Retry(NoBackoff(), 0)}
+        if "connection_pool" in kwargs:
+            self._kwargs["connection_pool"] = Primary(kwargs["connection_pool"])
+        try:
+            self._class(**self._kwargs)
+        except TypeError as error:
+            problem = f"an option of its connections is none of redis.asyncio ({error}); leave it out"
+            raise LockOptionError("aio.connect", [problem]) from None
         self.free = MOST
+        self._idle: list[Wire] = []
         self._queue: deque[asyncio.Future[None]] = deque()
 
     async def turn(self) -> None:
@@ -183,10 +195,6 @@ class Wires:
             if turn.done() and not turn.cancelled() and turn.exception() is None:
                 self.end_turn()
             raise
-
-    def take(self) -> Any:
-        """Return a connection at rest; ``None`` if there is none."""
-        return None
 
     def end_turn(self) -> None:
         """Let the next one have its turn."""
@@ -204,41 +212,8 @@ class Wires:
                 turn.set_exception(ConnectionError(reason))
         self._queue.clear()
 
-    async def open(self, seconds: float) -> Any:
-        """Return a connection, ready for a request; raises ``redis.RedisError`` or ``OSError``."""
-        raise NotImplementedError
-
-    def keep(self, wire: Any) -> None:
-        """Keep a connection for the next request."""
-
-    def drop_idle(self) -> None:
-        """Close the connections nobody is using."""
-
-
-class OwnWires(Wires):
-    """Connections that we have made, as the synchronous ones are made."""
-
-    def __init__(self, connections: Connections) -> None:
-        """Take over how to connect; raises :class:`LockOptionError` where a loop cannot connect so."""
-        super().__init__(connections.server, connections.socket_timeout)
-        name = connections._pool.connection_class.__name__
-        homes = redis.asyncio.connection, redis.asyncio.sentinel
-        self._class: Any = next((getattr(home, name) for home in homes if hasattr(home, name)), None)
-        if self._class is None:
-            problem = f"its connections are of class {name}, which redis.asyncio does not have; give a URL"
-            raise LockOptionError("aio.connect", [problem])
-        kwargs = {name: value for name, value in connections._kwargs.items() if name != "parser_class"}
-        self._kwargs = {**kwargs, "retry": Retry(NoBackoff(), 0)}
-        if "connection_pool" in kwargs:
-            self._kwargs["connection_pool"] = Primary(kwargs["connection_pool"])
-        try:
-            self._class(**self._kwargs)
-        except TypeError as error:
-            problem = f"an option of its connections is none of redis.asyncio ({error}); leave it out"
-            raise LockOptionError("aio.connect", [problem]) from None
-        self._idle: list[Wire] = []
-
-    def take(self) -> Wire | None:  # noqa: D102
+    def take(self) -> Wire | None:
+        """Return a connection at rest; ``None`` if there is none."""
         while self._idle:
             wire = self._idle.pop()
             if wire.is_at_rest and boottime() < wire.kept_until:
@@ -246,7 +221,8 @@ class OwnWires(Wires):
             wire.close()
         return None
 
-    async def open(self, seconds: float) -> Wire:  # noqa: D102
+    async def open(self, seconds: float) -> Wire:
+        """Return a connection, ready for a request; raises ``redis.RedisError`` or ``OSError``."""
         if (kept := self.take()) is not None:
             return kept
         connection = self._class(
@@ -254,7 +230,6 @@ class OwnWires(Wires):
         )
         try:
             await connection.connect()
-            self.opened += 1
             wire = Wire(connection)
         except BaseException:
             connection._close()
@@ -264,13 +239,15 @@ class OwnWires(Wires):
             raise Nonsense(b"something after its greeting")
         return wire
 
-    def keep(self, wire: Wire) -> None:  # noqa: D102
+    def keep(self, wire: Wire) -> None:
+        """Keep a connection for the next request."""
         wire.data = b""
         wire.until = AT_REST
         wire.kept_until = boottime() + LONGEST_IDLE
         self._idle.append(wire)
 
-    def drop_idle(self) -> None:  # noqa: D102
+    def drop_idle(self) -> None:
+        """Close the connections nobody is using."""
         while self._idle:
             self._idle.pop().close()
 

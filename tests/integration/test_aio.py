@@ -19,6 +19,7 @@ from celery_redislock.exceptions import LockLoopError
 from celery_redislock.locks import Lock, aio, attempt
 from celery_redislock.locks.aio.store import Request
 from celery_redislock.locks.lease import new_token
+from celery_redislock.wire.connection import Connections
 from celery_redislock.wire.loop import Wires
 from tests.aio import play, until
 from tests.facts import wait_until
@@ -606,13 +607,15 @@ def test_an_answer_that_the_loop_finds_late_is_taken_and_its_connection_kept(cas
     async def story(store: aio.Store) -> None:
         async with aio.Lock(store, "other"):
             pass
+        made = [*store._wires[0]._idle]
         task = asyncio.create_task(aio.Lock(store, "n").acquire(0))
         await asyncio.sleep(0)
         time.sleep(2 * SOCKET_TIMEOUT)  # the loop stands still
         assert await task
         async with aio.Lock(store, "other"):
             pass
-        assert store._wires.opened == 1
+        assert len(made) == 1
+        assert store._wires[0]._idle == made
 
     play(case, story)
 
@@ -650,7 +653,7 @@ def test_a_task_is_not_cancelled_for_a_hold_that_it_never_had(case: RedisCase) -
 
 def test_a_turn_that_was_given_to_a_cancelled_task_is_given_on() -> None:
     async def story() -> None:
-        wires = Wires("nowhere", 1.0)
+        wires = Wires(Connections(redis.ConnectionPool(), socket_timeout=1.0))
         wires.free = 0
         tasks = [asyncio.create_task(wires.turn()) for _ in range(3)]
         await asyncio.sleep(0)
@@ -757,7 +760,7 @@ def test_a_key_of_another_program_is_refused_and_the_connection_kept(case: Redis
         for _ in range(3):
             with pytest.raises(LockKeyError, match="WRONGTYPE"):
                 await lock.acquire()
-        assert len(store._wires._idle) == 1  # type: ignore[attr-defined]
+        assert len(store._wires[0]._idle) == 1
 
     play(case, story)
     case.client.delete(case.key("n"))

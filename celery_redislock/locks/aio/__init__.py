@@ -32,7 +32,7 @@ from celery_redislock.locks.terms import check_connect
 from celery_redislock.store.redisstore import RedisStore
 from celery_redislock.wire.client import made_by
 from celery_redislock.wire.connection import Connections, is_cluster, pool_of
-from celery_redislock.wire.loop import OwnWires
+from celery_redislock.wire.loop import Wires
 from celery_redislock.wire.nodes import nodes_at, nodes_of
 
 #: A client that a factory returns, whose options are taken.
@@ -72,7 +72,7 @@ def connect(
         return store_at(nodes, **options)
     pool = pool_of(made) if isinstance(made, str) else _pool_like(made, is_new=callable(server))
     connections = Connections(pool, socket_timeout=socket_timeout, bounds_sentinels=True)
-    return Store(RedisStore(connections, **options), Verbs(connections, **options), OwnWires(connections))
+    return Store(RedisStore(connections, **options), Verbs(connections, **options), Wires(connections))
 
 
 def _pool_like(made: Any, *, is_new: bool) -> "redis.ConnectionPool":

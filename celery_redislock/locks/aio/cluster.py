@@ -18,7 +18,7 @@ from celery_redislock.locks.aio.lock import LOOKS
 from celery_redislock.locks.aio.store import Bells, Recorder, Request, Store, Verbs
 from celery_redislock.store import cluster
 from celery_redislock.wire.clock import boottime
-from celery_redislock.wire.loop import OwnWires, Wires
+from celery_redislock.wire.loop import Wires
 from celery_redislock.wire.nodes import Nodes
 from celery_redislock.wire.scripts import Understand
 from celery_redislock.wire.wire import ErrorReply
@@ -67,9 +67,9 @@ class ClusterLoopStore(Store):
 
     def __init__(self, beside: cluster.ClusterStore, verbs: ClusterVerbs, nodes: Nodes) -> None:
         """Made by :func:`store_at`."""
-        super().__init__(beside, verbs, Wires(nodes.server, nodes.socket_timeout))
+        super().__init__(beside, verbs)
         self._nodes = nodes
-        self._of_node: dict[int, OwnWires] = {}
+        self._of_node: dict[int, Wires] = {}
         self._of_slot: dict[int, Bells] = {}
         self._noted: dict[int, float] = {}
         self._unread = 0  # tasks that wait for a bell that is not read
@@ -83,8 +83,6 @@ class ClusterLoopStore(Store):
         """As :meth:`Store.aclose`."""
         for bells in self._of_slot.values():
             await bells.stop()
-        for wires in self._of_node.values():
-            wires.drop_idle()
         await super().aclose()
 
     async def answer(self, request: Request) -> Any:
@@ -164,13 +162,16 @@ class ClusterLoopStore(Store):
         if error is not None:
             raise error
 
-    async def _wires_to(self, slot: int) -> OwnWires:
+    async def _wires_to(self, slot: int) -> Wires:
         """Return the connections to the node of a slot; the nodes are looked for the first time."""
         if self._nodes.name_of(slot) is None:
             await self._look_again()
         connections = self._nodes.of_slot(slot)
         wires = self._of_node.get(id(connections))
-        return wires or self._of_node.setdefault(id(connections), OwnWires(connections))
+        if wires is None:
+            wires = self._of_node[id(connections)] = Wires(connections)
+            self._wires.append(wires)
+        return wires
 
 
 def store_at(nodes: Nodes, **options: Any) -> Store:

@@ -25,6 +25,9 @@ from celery_redislock.wire.wire import ErrorReply, Nonsense, expect, left_of, wh
 
 T = TypeVar("T")
 
+#: Seconds of one request that reads the bells; a server that has gone is noticed after them.
+LISTENS = 1.0
+
 
 class Request(NamedTuple):
     """What a verb asks for: the arguments of :meth:`Scripts.begin`, or a plain command's (``args``)."""
@@ -119,11 +122,11 @@ class Store:
         verbs: for :meth:`ask`.
     """
 
-    def __init__(self, beside: RedisStore, verbs: Verbs, wires: Wires) -> None:
+    def __init__(self, beside: RedisStore, verbs: Verbs, *wires: Wires) -> None:
         """Made by :func:`celery_redislock.locks.aio.connect`."""
         self.beside = beside
         self.verbs = verbs
-        self._wires = wires
+        self._wires = [*wires]
         self._loops: list[asyncio.AbstractEventLoop] = []  # one, when it is known
         self._bells = Bells(self)
 
@@ -149,7 +152,7 @@ class Store:
     @property
     def server(self) -> str:
         """Where the locks are kept, without credentials; for messages."""
-        return self._wires.server
+        return self.beside.server
 
     @property
     def watchdog(self) -> Watchdog:
@@ -163,7 +166,8 @@ class Store:
     async def aclose(self) -> None:
         """Close the idle connections; the store stays usable. A hold that is left is still renewed."""
         await self._bells.stop()
-        self._wires.drop_idle()
+        for wires in self._wires:
+            wires.drop_idle()
         self.beside.close()
         await asyncio.sleep(0)  # the transports close in the next turn of the loop
 
@@ -231,7 +235,7 @@ class Store:
         if request.operation == "await_bell":
             _, bell, seconds = request.args
             return self._bells.await_ring(bell, float(seconds))
-        return self.send(self._wires, request)
+        return self.send(self._wires[0], request)
 
     async def send(self, wires: Wires, request: Request) -> Any:
         """Send a request over one of these connections when it is its turn; as :meth:`answer`."""
@@ -329,14 +333,13 @@ class Store:
 
     async def listen(self, bells: Sequence[str]) -> str | None:
         """Wait for one of these bells for some time, and take its ring; return which has rung."""
-        rung: str | None = await self._converse(self._wires, self.to_listen(bells))
+        rung: str | None = await self._converse(self._wires[0], self.to_listen(bells))
         return rung
 
     def to_listen(self, bells: Sequence[str]) -> Request:
         """Return the request that waits for one of these bells."""
-        seconds = self._wires.listens
-        command = ("BLPOP", *bells, f"{seconds:.3f}")
-        return Request("await_bell", (), command, _which, "await_bell", (), seconds)
+        command = ("BLPOP", *bells, f"{LISTENS:.3f}")
+        return Request("await_bell", (), command, _which, "await_bell", (), LISTENS)
 
 
 class Bells:
