@@ -1,6 +1,6 @@
 """Locks of several names on a Redis or Valkey server: all or none, in one step."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -8,18 +8,16 @@ from celery_redislock.exceptions import LockOptionError
 from celery_redislock.store.joinedmemory import JoinedMemory
 from celery_redislock.store.memory import MemoryStore
 from celery_redislock.store.redisstore import SCRIPTS, RedisStore, granted, in_ms, left, parked, released
-from celery_redislock.store.several import parked_together, together, with_names
+from celery_redislock.store.several import OfSeveral, parked_together, together, with_names
 from celery_redislock.store.store import (
     Entry,
     Grant,
-    Hold,
     LockStore,
     Mark,
     Marked,
     Parked,
     Refusal,
     Release,
-    Waiter,
 )
 
 T = TypeVar("T")
@@ -56,7 +54,7 @@ def joined_on_server(store: LockStore) -> "JoinedStore":
     return known or store.__dict__.setdefault("joined", JoinedStore(store))
 
 
-class JoinedStore(RedisStore):
+class JoinedStore(OfSeveral, RedisStore):
     """Keeps the locks of the names that stand, a space between two, in place of one.
 
     Each of them is an ordinary lock, which excludes whoever takes it alone; its holder's facts have all the
@@ -98,16 +96,6 @@ class JoinedStore(RedisStore):
         fence = max((each.fence for each in grants if each.fence is not None), default=None)
         return grants[0]._replace(fence=fence, repeated=any(each.repeated for each in grants))
 
-    begin = LockStore.begin
-
-    def leads_to(self, address: Mapping[str, Any]) -> bool:  # noqa: ARG002
-        """No: a release and a result are two steps."""
-        return False
-
-    def reaches(self, address: Mapping[str, Any]) -> bool:  # noqa: ARG002
-        """No: a claim and its message are two steps."""
-        return False
-
     def release(
         self, name: str, token: str, *, opened_by: str | None = None, mark: Mark | None = None
     ) -> Release:
@@ -120,8 +108,6 @@ class JoinedStore(RedisStore):
             return keys, args
 
         return self._together(self._ask("release", name, ask, released))
-
-    release_and_store = LockStore.release_and_store
 
     def hand_on(
         self, name: str, old: str, new: str, ttl: float, *, facts: str, mark: Mark | None = None
@@ -168,20 +154,6 @@ class JoinedStore(RedisStore):
         answers = self._ask("leave", name, ask, left)
         word, entry, _ = answers[0]
         return word, entry, self._together([each[2] for each in answers])
-
-    def holders(self, name: str, *, to_decide: bool = False) -> tuple[Hold, ...]:
-        """As :meth:`LockStore.holders`, of each in turn; a request for each."""
-        one = super().holders
-        return tuple(hold for each in name.split() for hold in one(each, to_decide=to_decide))
-
-    def waiting(self, name: str, **which: Any) -> tuple[int, list[Waiter]]:
-        """As :meth:`LockStore.waiting`, for the first of them."""
-        return super().waiting(name.split(maxsplit=1)[0], **which)
-
-    def mark_done(self, name: str, message: str, ttl: float) -> None:
-        """As :meth:`LockStore.mark_done`, for each of them."""
-        for each in name.split():
-            super().mark_done(each, message, ttl)
 
     def _ask(
         self, verb: str, name: str, ask: Callable[[str], _KeysAndArgs], understand: Callable[..., T]

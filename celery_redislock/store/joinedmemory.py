@@ -3,11 +3,11 @@
 from typing import Any
 
 from celery_redislock.store.memory import MemoryStore
-from celery_redislock.store.several import parked_together, together, with_names
-from celery_redislock.store.store import Entry, Grant, Hold, LockStore, Mark, Parked, Refusal, Release, Waiter
+from celery_redislock.store.several import OfSeveral, parked_together, together, with_names
+from celery_redislock.store.store import Entry, Grant, Mark, Parked, Refusal, Release
 
 
-class JoinedMemory(MemoryStore):
+class JoinedMemory(OfSeveral, MemoryStore):
     """Keeps the locks of the names that stand, a space between two, in place of one.
 
     The twin of :class:`~celery_redislock.store.joined.JoinedStore`, on the state of the store it stands
@@ -31,9 +31,6 @@ class JoinedMemory(MemoryStore):
                 grants.append(answer)
         fence = max((each.fence for each in grants if each.fence is not None), default=None)
         return grants[0]._replace(fence=fence, repeated=any(each.repeated for each in grants))
-
-    begin = LockStore.begin
-    release_and_store = LockStore.release_and_store
 
     def release(
         self, name: str, token: str, *, opened_by: str | None = None, mark: Mark | None = None
@@ -77,20 +74,6 @@ class JoinedMemory(MemoryStore):
             answers = [one(each, id, unless_held=unless_held) for each in name.split()]
         word, entry, _ = answers[0]
         return word, entry, together([each[2] for each in answers])
-
-    def holders(self, name: str, *, to_decide: bool = False) -> tuple[Hold, ...]:
-        """As :meth:`LockStore.holders`, of each in turn."""
-        one = super().holders
-        return tuple(hold for each in name.split() for hold in one(each, to_decide=to_decide))
-
-    def waiting(self, name: str, **which: Any) -> tuple[int, list[Waiter]]:
-        """As :meth:`LockStore.waiting`, for the first of them."""
-        return super().waiting(name.split(maxsplit=1)[0], **which)
-
-    def mark_done(self, name: str, message: str, ttl: float) -> None:
-        """As :meth:`LockStore.mark_done`, for each of them."""
-        for each in name.split():
-            super().mark_done(each, message, ttl)
 
     def _busy(self, name: str) -> bool:
         return bool(self._holders_of(name) or self._lines.get(name))

@@ -1,9 +1,10 @@
-"""What locks of several names are on every store: facts that name them all, and one answer for all."""
+"""What locks of several names are on every store: facts of all names, one answer for all, a few verbs."""
 
 from collections.abc import Sequence
 from json.encoder import encode_basestring_ascii as quoted
+from typing import Any
 
-from celery_redislock.store.store import Parked, Release
+from celery_redislock.store.store import Hold, LockStore, Parked, Release, Waiter
 
 
 def with_names(facts: str, name: str) -> str:
@@ -31,3 +32,26 @@ def parked_together(answers: Sequence[Parked]) -> Parked:
     word = next((word for word in ("full", "woken", "parked") if word in words), words[0])
     both = together(answers)
     return Parked(word, max(each.place for each in answers), both.held_by, both.promoted)
+
+
+class OfSeveral(LockStore):
+    """What a store of locks of several names does in terms of the store of single ones, which follows it."""
+
+    begin = LockStore.begin
+    leads_to = LockStore.leads_to
+    reaches = LockStore.reaches
+    release_and_store = LockStore.release_and_store
+
+    def holders(self, name: str, *, to_decide: bool = False) -> tuple[Hold, ...]:
+        """As :meth:`LockStore.holders`, of each in turn; a request for each."""
+        one = super().holders  # type: ignore[safe-super]  # a store's
+        return tuple(hold for each in name.split() for hold in one(each, to_decide=to_decide))
+
+    def waiting(self, name: str, **which: Any) -> tuple[int, list[Waiter]]:
+        """As :meth:`LockStore.waiting`, for the first of them."""
+        return super().waiting(name.split(maxsplit=1)[0], **which)  # type: ignore[safe-super]  # a store's
+
+    def mark_done(self, name: str, message: str, ttl: float) -> None:
+        """As :meth:`LockStore.mark_done`, for each of them."""
+        for each in name.split():
+            super().mark_done(each, message, ttl)  # type: ignore[safe-super]  # a store's
