@@ -19,7 +19,9 @@ import binascii
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
+from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain, count
 from typing import Any
@@ -79,6 +81,43 @@ LOOK_IN_MS = in_ms(LATEST)
 
 #: Slots that are swept at a time.
 SLOTS = 100
+
+
+@dataclass
+class Asking:
+    """A request that is made again until a node answers, or the time is up.
+
+    Attributes:
+        server: for errors.
+        clock: by which the time is up at ``give_up``.
+        was_sent: an attempt may have been carried out.
+    """
+
+    server: str
+    clock: Clock
+    give_up: float
+    was_sent: bool = False
+
+    def needs_nodes(self, error: LockUnavailable | redis.RedisError) -> bool:
+        """Whether the nodes are to be found again before the next attempt.
+
+        Raises:
+            LockUnavailable: there is no next one: this was an answer, or the time is up.
+        """
+        code = ""
+        if isinstance(error, LockUnavailable):
+            lost = error
+            code = error.reason.partition(" ")[0]
+            # Also where it was carried out, and what has to confirm it was refused.
+            if code not in PASSING and (error.was_refused or isinstance(error.__cause__, ErrorReply)):
+                raise error
+            self.was_sent = self.was_sent or (error.was_sent and not error.was_refused)
+        else:  # of redis-py, which found no node
+            lost = LockUnavailable(self.server, "finding its nodes", str(error))
+            lost.was_sent = self.was_sent
+        if self.clock() + PAUSE >= self.give_up:
+            raise lost
+        return code not in {"TRYAGAIN", "ASK"}
 
 
 class ClusterScripts(Scripts):
@@ -146,32 +185,15 @@ class ClusterScripts(Scripts):
         """Ask the node of a slot, whichever that is by then, until it answers or the time is up."""
         patience = 2 * (self._nodes.socket_timeout + waits)
         give_up = self._clock() + (patience if within is None else min(within, patience))
-        was_sent = False
+        asking = Asking(self._nodes.server, self._clock, give_up)
         while True:
             try:
-                return asked(self._at(slot), was_sent, max(0.002, give_up - self._clock()))
-            except LockUnavailable as error:
-                lost = error
-                code = error.reason.partition(" ")[0]
-                # Also where it was carried out, and what has to confirm it was refused.
-                if code not in PASSING and (error.was_refused or isinstance(error.__cause__, ErrorReply)):
-                    raise
-                was_sent = was_sent or (error.was_sent and not error.was_refused)
-            except redis.RedisError as error:  # of redis-py, which found no node
-                lost = LockUnavailable(self._nodes.server, "finding its nodes", str(error))
-                lost.was_sent = was_sent
-                code = ""
-            if self._clock() + PAUSE >= give_up:
-                raise lost
-            if code not in {"TRYAGAIN", "ASK"}:
-                self._look_again(lost)
+                return asked(self._at(slot), asking.was_sent, max(0.002, give_up - self._clock()))
+            except (LockUnavailable, redis.RedisError) as error:
+                if asking.needs_nodes(error):
+                    with suppress(redis.RedisError):
+                        self._nodes.look_again()
             time.sleep(PAUSE)
-
-    def _look_again(self, lost: LockUnavailable) -> None:
-        try:
-            self._nodes.look_again()
-        except redis.RedisError as error:
-            lost.__context__ = error
 
     def _at(self, slot: int) -> Scripts:
         connections = self._nodes.of_slot(slot)

@@ -21,7 +21,6 @@ from celery_redislock.wire.clock import boottime
 from celery_redislock.wire.loop import Wires
 from celery_redislock.wire.nodes import Nodes
 from celery_redislock.wire.scripts import Understand
-from celery_redislock.wire.wire import ErrorReply
 
 #: Slots whose bells are read at once. Who waits in another one looks from time to time.
 READERS = 6
@@ -129,28 +128,16 @@ class ClusterLoopStore(Store):
     async def _until_answered(self, slot: int, request: Request) -> Any:
         """Ask the node of a slot, whichever that is by then, until it answers or the time is up."""
         give_up = boottime() + 2 * (self._nodes.socket_timeout + request.waits)
-        was_sent = False
+        asking = cluster.Asking(self.server, boottime, give_up)
         while True:
             try:
                 wires = await self._wires_to(slot)
-                understand = cluster.repeated(request.understand, was_sent)
+                understand = cluster.repeated(request.understand, asking.was_sent)
                 return await self.send(wires, request._replace(understand=understand))
-            except LockUnavailable as error:
-                lost = error
-                code = error.reason.partition(" ")[0]
-                is_answer = error.was_refused or isinstance(error.__cause__, ErrorReply)
-                if is_answer and code not in cluster.PASSING:
-                    raise
-                was_sent = was_sent or (error.was_sent and not error.was_refused)
-            except redis.RedisError as error:  # of redis-py, which found no node
-                lost = LockUnavailable(self.server, "finding its nodes", str(error))
-                lost.was_sent = was_sent
-                code = ""
-            if boottime() + cluster.PAUSE >= give_up:
-                raise lost
-            if code not in {"TRYAGAIN", "ASK"}:
-                with suppress(redis.RedisError):
-                    await self._look_again()
+            except (LockUnavailable, redis.RedisError) as error:
+                if asking.needs_nodes(error):
+                    with suppress(redis.RedisError):
+                        await self._look_again()
             await asyncio.sleep(cluster.PAUSE)
 
     async def _look_again(self) -> None:
