@@ -243,7 +243,9 @@ def limit(server: LockServer, words: tuple[str, ...], seconds: float | None, res
             raise Trouble(f"{error.message}; --reset takes no N") from None
         raise
     value = int(number) if number else None
-    is_sure = not value or handle.key.startswith(beginnings) or _has_limit(server, handle.key)
+    is_sure = not value or handle.key.startswith(beginnings)
+    # One that holds this key says so.
+    is_sure = is_sure or any("limit" in hold.facts for hold in server.store.holders(handle.key))
     warning = None if is_sure else _DOUBT
     was = handle.limit() if reset else None
     found = handle.limit(value, for_=seconds or A_YEAR, reset=reset)
@@ -256,11 +258,6 @@ def limit(server: LockServer, words: tuple[str, ...], seconds: float | None, res
         told = f"nothing was set for {handle.key}: its limit is the one that its task says"
     document = {"key": handle.key, "set": output.limit_as_json(found), "warning": warning}
     return Answer(document, [told], 1 if found is None and was is None else 0)
-
-
-def _has_limit(server: LockServer, key: str) -> bool:
-    """Whether one that holds this key says so."""
-    return any("limit" in hold.facts for hold in server.store.holders(key))
 
 
 def _handle(server: LockServer, subject: list[str]) -> tuple[LockHandle, tuple[str, ...]]:

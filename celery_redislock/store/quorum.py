@@ -11,12 +11,11 @@ before the longest ttl has passed, has given its vote twice.
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, NoReturn
 
 from celery_redislock.exceptions import LockKeyError, LockOptionError, LockUnavailable, RedisLockError
 from celery_redislock.store.redisstore import RedisStore
-from celery_redislock.store.store import Grant, Hold, Mark, Marked, Refusal, Release, Renewal
+from celery_redislock.store.store import Grant, Hold, LockStore, Mark, Marked, Refusal, Release, Renewal
 from celery_redislock.wire.clock import Clock, boottime
 from celery_redislock.wire.connection import Connections
 from celery_redislock.wire.scripts import Scripts
@@ -82,8 +81,7 @@ class QuorumStore(RedisStore):
         self.release(name, token)
         return answer
 
-    def begin(self, name: str, token: str, ttl: float, **terms: Any) -> Any:
-        return partial(self.acquire, name, token, ttl, **terms)
+    begin = LockStore.begin
 
     def release(
         self, name: str, token: str, *, opened_by: str | None = None, mark: Mark | None = None
@@ -180,17 +178,13 @@ def _granted(answers: Sequence[Any], majority: int) -> Grant | Refusal:
     grants = [each for each in told if isinstance(each, Grant)]
     if len(grants) < majority:
         holds = [hold for each in told if isinstance(each, Refusal) for hold in each.holds]
-        return Refusal((_favourite(holds),))
+        votes = Counter(hold.token for hold in holds)
+        # The one that most servers know, of those that are left the last to end.
+        return Refusal((max(holds, key=lambda hold: (votes[hold.token], hold.expires_in)),))
     fence = max([each.fence or 0 for each in grants])
     return Grant(
         fence, False, grants[0].sent_at, grants[-1].answered_at, True in [each.repeated for each in grants]
     )
-
-
-def _favourite(holds: Sequence[Hold]) -> Hold:
-    """Return the hold that most servers know, of those that are left the last to end."""
-    votes = Counter(each.token for each in holds)
-    return max(holds, key=lambda hold: (votes[hold.token], hold.expires_in))
 
 
 def _written(_name: str, reply: Any, *_: object) -> bool:

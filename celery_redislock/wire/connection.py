@@ -244,7 +244,9 @@ def plain_url(url: str, where: str) -> str:
         LockOptionError: it is a Cluster's.
     """
     if is_cluster(url):
-        raise no_cluster(where, repr(mask_password(url)))
+        problem = f"{mask_password(url)!r} leads to a Cluster, and this takes one server"
+        remedy = "name a single server or Sentinels (sentinel://host:port?master_name=…)"
+        raise LockOptionError(where, [f"{problem}; {remedy}"])
     plain = re.sub(r"^valkey(s?)://", r"redis\1://", url)
     plain = re.sub(r"(?<=ssl_cert_reqs=)CERT_(\w+)", lambda found: found[1].lower(), plain)
     tls = re.search(r"(?i)[?&]ssl=(true|1|yes|false|0|no)(?=&|$)", plain)
@@ -257,12 +259,6 @@ def plain_url(url: str, where: str) -> str:
 def is_cluster(url: object) -> bool:
     """Whether this is the URL of a Cluster."""
     return isinstance(url, str) and re.match(r"(?i)[\w+]*cluster://", url) is not None
-
-
-def no_cluster(where: str, what: str) -> LockOptionError:
-    """Return the error for a Cluster where one server is meant."""
-    problem = f"{what} leads to a Cluster, and this takes one server; name a single server"
-    return LockOptionError(where, [f"{problem} or Sentinels (sentinel://host:port?master_name=…)"])
 
 
 def _sentinels_pool(url: str) -> "redis.ConnectionPool":
