@@ -17,21 +17,14 @@ def connect() -> None:
     ``skip``, ``raise`` or ``wait``; ``redislock.holder``: the task id that holds the key then.
     """
     if "opentelemetry.trace" in sys.modules:
-        lock_acquired.connect(_acquired, weak=False, dispatch_uid="celery_redislock.spans")
-        lock_conflict.connect(_refused, weak=False, dispatch_uid="celery_redislock.spans")
+        for signal in (lock_acquired, lock_conflict):
+            signal.connect(_write, weak=False, dispatch_uid="celery_redislock.spans")
 
 
-def _acquired(key: str, lease: Any = None, **_: Any) -> None:
-    _write(key, "accepted" if lease is None else "started")
-
-
-def _refused(key: str, holder: Any, strategy: str, **_: Any) -> None:
-    _write(key, strategy, holder.owner)
-
-
-def _write(key: str, outcome: str, holder: str | None = None) -> None:
+def _write(key: str, lease: Any = None, holder: Any = None, strategy: str = "", **_: Any) -> None:
+    """Write what either signal says: only of a conflict there is a holder, only of a run a lease."""
     span = sys.modules["opentelemetry.trace"].get_current_span()
     span.set_attribute("redislock.key", key)
-    span.set_attribute("redislock.outcome", outcome)
+    span.set_attribute("redislock.outcome", strategy or ("accepted" if lease is None else "started"))
     if holder is not None:
-        span.set_attribute("redislock.holder", holder)
+        span.set_attribute("redislock.holder", holder.owner)
