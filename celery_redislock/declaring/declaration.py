@@ -181,14 +181,14 @@ class Declaration:
         if dump is not None:
             args, kwargs = dump(args, kwargs)
         try:
-            return self.binder.bind(args, kwargs)
+            return self.binder.bound(*(args or ()), **(kwargs or {}))
         except TypeError as error:
-            if self.task.typing:
-                # The interpreter names the missing argument, and not the task.
-                raise TypeError(
-                    f"{self.task.name}({', '.join(self.binder.parameters or ())}): {error}"
-                ) from error
-            return self.binder.bind_loosely(args, kwargs)
+            if not self.task.typing:
+                return self.binder.bind_loosely(args, kwargs)
+            # The interpreter names the missing argument, and not the task.
+            parameters = ", ".join(self.binder.parameters or ())
+            why = self.binder.misfit(args, kwargs) or error
+            raise TypeError(f"{self.task.name}({parameters}): {why}") from error
 
 
 def is_unique(task: Any) -> bool:

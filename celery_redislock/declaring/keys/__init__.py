@@ -2,7 +2,7 @@
 
 Pure: no Celery, no Redis, no clock. Three steps, each in a file of its own::
 
-    Binder("run")  .bind(args, kwargs)   ->  {"account_id": 42, "full": False}     binding
+    Binder("run")  .bound(*args, **kw)   ->  {"account_id": 42, "full": False}     binding
     parse_key(lock_key, …)               ->  a KeyRule, or every problem at once   rules, template
     rule(arguments)                      ->  "shop.sync:v1:8f3c…" or "account:42"  rules, digest
 

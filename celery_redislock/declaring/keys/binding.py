@@ -18,29 +18,26 @@ class Binder:
 
     Attributes:
         parameters: their names in order; ``None`` where there is no signature (some built-ins).
+        bound: is called as the body is, and names every argument, defaults filled in: ``*args`` as a list and
+            ``**kwargs`` as a dict, under the names the signature gives them; without one, as
+            :meth:`bind_loosely` does. It raises ``TypeError`` for arguments that do not fit.
     """
 
-    __slots__ = ("_bound", "_signature", "parameters")
+    __slots__ = ("_signature", "bound", "parameters")
 
     def __init__(self, function: Callable[..., object]) -> None:
         self._signature = signature = _signature(function)
         self.parameters = None if signature is None else tuple(signature.parameters)
-        self._bound = _compiled(signature) if signature else lambda *a, **k: self.bind_loosely(a, k)
+        self.bound = _compiled(signature) if signature else lambda *a, **k: self.bind_loosely(a, k)
 
-    def bind(self, args: Sequence[object] | None, kwargs: Mapping[str, object] | None) -> dict[str, object]:
-        """Name every argument, defaults filled in; without a signature, as :meth:`bind_loosely` does.
-
-        ``*args`` appears as a list and ``**kwargs`` as a dict, under the names the signature gives them.
-
-        Raises:
-            TypeError: the arguments do not fit the signature; the text is the interpreter's own.
-        """
+    def misfit(self, args: Sequence[object] | None, kwargs: Mapping[str, object] | None) -> str:
+        """Return what does not fit the signature, in the words of the interpreter; '' for nothing."""
         try:
-            return self._bound(*(args or ()), **(kwargs or {}))
-        except TypeError:
             if self._signature is not None:
-                self._signature.bind(*(args or ()), **(kwargs or {}))  # says what does not fit
-            raise
+                self._signature.bind(*(args or ()), **(kwargs or {}))
+        except TypeError as error:
+            return str(error)
+        return ""
 
     def bind_loosely(
         self, args: Sequence[object] | None, kwargs: Mapping[str, object] | None

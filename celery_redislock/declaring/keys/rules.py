@@ -31,7 +31,7 @@ from celery_redislock.locks.naming import MAX_BYTES, escape, shorten
 VERSION = "v1"
 
 #: Names the lock of one call: at most 200 bytes of UTF-8, no braces, white space or controls. It is given
-#: the arguments as :meth:`Binder.bind` returns them, pydantic models dumped, and raises ``LockKeyError``
+#: the arguments as ``Binder.bound`` returns them, pydantic models dumped, and raises ``LockKeyError``
 #: where they have no name. Pure and thread-safe; the same in publisher and worker.
 KeyRule: TypeAlias = Callable[[Mapping[str, object]], str]
 
