@@ -24,12 +24,13 @@ def install() -> None:
 
 def _conclude(task: Any = None, state: Any = None, retval: Any = None, **_: Any) -> None:
     """``task_postrun``, in the process of the body: it is sent in (almost) every way a run ends."""
-    if not is_unique(task) or (request := task.request_stack.top) is None:
+    if task is None or (request := task.request_stack.top) is None:
         return
     run = request.__dict__.get("redislock_run", False)
     if run is False:
         # ``before_start`` ended it; retried or requeued, the message brings its claim again.
-        if state in {FAILURE, IGNORED, REJECTED} and not request.is_eager and request.id:
+        failed = state in {FAILURE, IGNORED, REJECTED} and not request.is_eager and request.id
+        if failed and is_unique(task):
             from celery_redislock.running.finish import is_requeued
             from celery_redislock.running.leavings import release_dropped
 
