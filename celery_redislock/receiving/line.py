@@ -85,24 +85,21 @@ def is_parked(key: str) -> None:
     _parked_at[key] = boottime()
 
 
-def put_last(token: str, key: str) -> None:
-    """Note that a message was parked behind all of this key that are in hand; ``parking`` is held."""
-    _put_before(token, key, None, "")
+def put(token: str, key: str, request: Any = None) -> None:
+    """Note that a message was parked behind those of this key that are in hand; ``parking`` is held.
 
-
-def put_in_order(token: str, key: str, request: Any) -> None:
-    """Note that a message in hand was parked before those that stand behind it; ``parking`` is held."""
-    _put_before(token, key, request, request.first_behind)
-
-
-def _put_before(token: str, key: str, until: Any, before: str) -> None:
-    """Note who is the first in line behind those that were received before ``until``."""
+    ``request``: of the message, if it was in hand itself. Then it stands before those that stand behind it,
+    and behind those alone that were received before it.
+    """
+    before = "" if request is None else request.first_behind
     for ref in busy.get(key, ()):
-        request = ref()
-        if request is until:
+        one = ref()
+        if one is None:
+            continue
+        if one is request:
             return
-        if request is not None and request.first_behind == before:
-            request.first_behind = token
+        if one.first_behind == before:
+            one.first_behind = token
 
 
 def claim_ahead(request: Any) -> str:

@@ -100,7 +100,7 @@ def _park_received(task: Any, consumer: Any, message: Any, key: str) -> bool:
         with line.parking:
             answer = _park(task, lock, message, headers, said, options, how=how, ahead=ahead)
             if answer is not None and answer.word not in {"runs", "full"}:
-                line.put_last(said.token, key)
+                line.put(said.token, key)
     except RedisLockError as error:
         logger.debug("could not park %s, which runs or waits by the clock: %s", lock, error)
         if _may_be_parked(error):
@@ -151,7 +151,7 @@ def park_refused(delivery: Delivery, message: Any, name: str, request: Any) -> s
                 since=since,
             )
             if answer is not None and answer.word != "full":
-                line.put_in_order(said.token, str(delivery.lock.key), request)
+                line.put(said.token, str(delivery.lock.key), request)
     except RedisLockError as error:
         if _may_be_parked(error):
             delivery.earlier = "running" if delivery.earlier == "running" else "delivered"

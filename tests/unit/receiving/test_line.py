@@ -37,13 +37,22 @@ def test_who_comes_stands_behind_the_last_one_whose_end_was_not_heard() -> None:
 def test_those_in_hand_know_the_first_one_parked_behind_them() -> None:
     """One that its child refuses goes before that one, and is then the first behind those before itself."""
     first, second = note("a"), note("a")
-    line.put_last("t3", "a")
+    line.put("t3", "a")
     third = note("a")
-    line.put_last("t4", "a")
+    line.put("t4", "a")
 
     assert [each.first_behind for each in (first, second, third)] == ["t3", "t3", "t4"]
-    line.put_in_order("t2", "a", second)
+    line.put("t2", "a", second)
     assert [each.first_behind for each in (first, second, third)] == ["t2", "t3", "t4"]
+
+
+def test_one_that_nobody_has_any_more_hides_none_of_those_behind_it() -> None:
+    """Who is refused goes before what was parked behind it, whatever has become of earlier ones."""
+    first, second = note("a"), note("a")
+    del first
+    line.put("t3", "a")
+
+    assert second.first_behind == "t3"
 
 
 def test_a_key_is_busy_for_a_while_after_a_message_of_it_was_parked(
