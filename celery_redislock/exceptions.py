@@ -216,7 +216,10 @@ class LockUnavailable(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
 
     def with_remark(self, remark: str) -> "LockUnavailable":
         """Return this error with a remark behind its reason, in parentheses; to be raised from this one."""
-        return type(self)(self.server, self.operation, f"{self.reason.rstrip('.')} ({remark})")
+        error = type(self)(self.server, self.operation, f"{self.reason.rstrip('.')} ({remark})")
+        error.was_refused = self.was_refused
+        error.was_sent = self.was_sent
+        return error
 
 
 @dataclass(eq=False, repr=False)

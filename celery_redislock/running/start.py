@@ -231,7 +231,8 @@ def _try_again(run: Run, lock: TaskLock, attempt: Callable[[], T], error: LockUn
         LockUnavailable: and the broker did not take it.
     """
     if run.options.on_lock_error == "run":
-        lock.release_later(run.token, opened_by=run.token)
+        if error.was_sent:
+            lock.release_later(run.token, opened_by=run.token)
         if run.parked_as is not None:
             lock.release_later(run.parked_as)  # it has started, though without what it was handed
         logger.warning(

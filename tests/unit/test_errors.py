@@ -108,6 +108,19 @@ def test_an_error_of_somebodys_own_says_what_it_says() -> None:
     assert str(StockBusy("Bern", 3.0)) == "the stock of Bern is being counted, for 3 s now"
 
 
+@pytest.mark.parametrize(("was_sent", "was_refused"), [(False, False), (True, True)])
+def test_a_remark_changes_nothing_of_what_is_known_of_a_request(was_sent: bool, was_refused: bool) -> None:
+    """Who catches it decides by that whether something may have been taken."""
+    error = LockUnavailable("redis://h:6379/0", "acquire", "Connection refused.")
+    error.was_sent = was_sent
+    error.was_refused = was_refused
+
+    remarked = error.with_remark("shop.sync was not published")
+
+    assert (remarked.was_sent, remarked.was_refused) == (was_sent, was_refused)
+    assert remarked.reason == "Connection refused (shop.sync was not published)"
+
+
 def test_a_wrong_value_is_also_a_value_error() -> None:
     """Code that catches what libraries usually raise goes on working."""
     assert issubclass(LockOptionError, ValueError)

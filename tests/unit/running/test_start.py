@@ -3,6 +3,7 @@
 import time
 from contextlib import nullcontext, suppress
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from celery.exceptions import Ignore, SoftTimeLimitExceeded
@@ -396,6 +397,24 @@ def test_run_starts_at_once_without_a_lock_and_logs_it(shop: Shop, caplog: Any) 
     assert [type(lease) for lease in leases] == [InertLease]
     assert "running shop.sync[t1] without its lock" in caplog.text
     assert shop.store.calls.count("acquire") == 1
+
+
+def test_a_start_that_was_never_sent_owes_no_release(shop: Shop, monkeypatch: Any) -> None:
+    """Without a connection nothing was taken; the same request, if it was sent, may have taken the lock."""
+    owed = debts(shop, monkeypatch)
+    task = shop.unique(body, lock_key=KEY, on_lock_error="run")
+    found: dict[bool, int] = {}
+    for was_sent in (False, True):
+        lost = LockUnavailable("memory", "acquire", "no answer")
+        lost.was_sent = was_sent
+        with monkeypatch.context() as patched:
+            patched.setattr(shop.store, "acquire", Mock(side_effect=lost))
+            before = len(owed)
+            with shop.running(task):
+                task(7)
+            found[was_sent] = len(owed) - before
+
+    assert found == {False: 0, True: 1}
 
 
 def test_a_start_whose_reply_was_lost_uses_up_no_period(shop: Shop, monkeypatch: Any) -> None:
