@@ -22,7 +22,12 @@ def check_worker(instance: Any = None, **_: Any) -> None:
     A worker with unique tasks and no lock server ends in any case: each publish and each run would fail.
     ``celeryd_after_setup`` of ``celery worker``: its log is there by now, its pool not yet (5.7.0).
     """
-    _insist_on_server(instance.app)
+    try:
+        tell(instance.app, settings_of(instance.app))
+    except NoLockServerError as error:
+        raise SystemExit(f"redislock: the worker does not start: {error}") from error
+    except LockOptionError:
+        pass  # each task reports it
     policy = instance.app.conf.get("redislock_check") or "warn"
     if policy == "ignore":
         return
@@ -35,16 +40,6 @@ def check_worker(instance: Any = None, **_: Any) -> None:
         raise SystemExit(
             "redislock_check is 'error': the worker does not start with the problems logged above"
         )
-
-
-def _insist_on_server(app: Any) -> None:
-    """Tell where the locks are; end a worker that has unique tasks, and no server to keep their locks."""
-    try:
-        tell(app, settings_of(app))
-    except NoLockServerError as error:
-        raise SystemExit(f"redislock: the worker does not start: {error}") from error
-    except LockOptionError:
-        pass  # each task reports it
 
 
 def problems_of_app(app: Any, pool: str = "") -> list[str]:

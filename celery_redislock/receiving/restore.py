@@ -99,8 +99,9 @@ class Restorer:
         name is given to the next worker that asks.
         """
         found: dict[str, Unacked] = {}
-        for entries in self._search(channel, name):
-            found.update(entries)
+        for some in search(channel, name):
+            entries = [_read(name, *each) for each in some]
+            found.update((entry.tag, entry) for entry in entries if entry is not None)
             yield
         for queue in self._app.amqp.queues.values():
             if queue.exchange.name:  # a fresh connection knows no types of exchanges; this sends nothing
@@ -136,11 +137,6 @@ class Restorer:
         if is_done:
             names = f"{channel.global_keyprefix}{self._settings.prefix}:workers"
             run_script(channel, "forget", (f"{names}:taken", f"{names}:bearers"), name)
-
-    def _search(self, channel: Any, name: str) -> Iterator[dict[str, Unacked]]:
-        for found in search(channel, name):
-            entries = [_read(name, *each) for each in found]
-            yield {entry.tag: entry for entry in entries if entry is not None}
 
     def _state_of(self, entry: Unacked) -> str:
         """Ask the lock server what has become of a message."""

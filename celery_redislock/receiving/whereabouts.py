@@ -204,7 +204,7 @@ def _in_queue(app: Any, channel: Any, task_id: str) -> Whereabouts | None:
             continue
         number, length, payload = place
         told = f"in the queue {queue!r}, number {number} of {length}. {told_of_workers(app, queue)}"
-        return Whereabouts("queued", told, _header_of(json.loads(payload), task_id))
+        return Whereabouts("queued", told, Message.of(json.loads(payload).get("headers"), task_id))
     if unseen:
         first = f"the first {_MOST} messages of {', '.join(unseen)}"
         return Whereabouts("unknown", f"not among {first}, and in no other queue: it may be further behind")
@@ -265,23 +265,22 @@ def told_of_workers(app: Any, queue: str | None = None) -> str:
 
 def _unacknowledged(app: Any, channel: Any, settings: LockSettings, task_id: str) -> Whereabouts | None:
     """Look among what workers have in hand, those that do not answer too."""
-    for payload in _entries(channel, f'"id": {json.dumps(task_id)}'):
-        name = str((payload.get("properties") or {}).get(IN_HAND_OF, "")).rstrip("+")
-        workers, told = _scheduled(app, task_id)
-        told = told or _told_of_bearer(channel, settings, name, workers)
-        return Whereabouts("in hand", told, _header_of(payload, task_id))
-    return None
+    payload = _first_unacknowledged(channel, f'"id": {json.dumps(task_id)}')
+    if payload is None:
+        return None
+    name = str((payload.get("properties") or {}).get(IN_HAND_OF, "")).rstrip("+")
+    workers, told = _scheduled(app, task_id)
+    told = told or _told_of_bearer(channel, settings, name, workers)
+    return Whereabouts("in hand", told, Message.of(payload.get("headers"), task_id))
 
 
-def _header_of(payload: Mapping[str, Any], task_id: str) -> Message | None:
-    return Message.of(payload.get("headers") or {}, task_id)
-
-
-def _entries(channel: Any, text: str) -> Iterator[dict[str, Any]]:
+def _first_unacknowledged(channel: Any, text: str) -> Any:
+    """Return the first unacknowledged message with this text that can be read; ``None`` if there is none."""
     for found in search(channel, text):
         for _, entry, _ in found:
             with suppress(ValueError, LookupError, TypeError):
-                yield json.loads(entry)[0]
+                return json.loads(entry)[0]
+    return None
 
 
 def _told_of_bearer(channel: Any, settings: LockSettings, name: str, workers: Iterable[str]) -> str:
