@@ -97,10 +97,7 @@ def _park_received(task: Any, consumer: Any, message: Any, key: str) -> bool:
     how = "behind" if is_behind else "ask"
     ahead = "" if before is None else line.claim_ahead(before)
     try:
-        with line.parking:
-            answer = _park(task, lock, message, headers, said, options, how=how, ahead=ahead)
-            if answer is not None and answer.word not in {"runs", "full"}:
-                line.put(said.token, key)
+        answer = _park(task, lock, message, headers, said, options, how=how, ahead=ahead)
     except RedisLockError as error:
         logger.debug("could not park %s, which runs or waits by the clock: %s", lock, error)
         if _may_be_parked(error):
@@ -138,20 +135,10 @@ def park_refused(delivery: Delivery, message: Any, name: str, request: Any) -> s
     try:
         if said.parked_at is not None:
             _keep_claim(delivery, name)
-        with line.parking:
-            place = request.first_behind or "last"
-            answer = _park(
-                delivery.task,
-                lock,
-                message,
-                message.headers,
-                said,
-                delivery.options,
-                place=place,
-                since=since,
-            )
-            if answer is not None and answer.word != "full":
-                line.put(said.token, str(delivery.lock.key), request)
+        headers = message.headers
+        answer = _park(
+            delivery.task, lock, message, headers, said, delivery.options, request=request, since=since
+        )
     except RedisLockError as error:
         if _may_be_parked(error):
             delivery.earlier = "running" if delivery.earlier == "running" else "delivered"
@@ -191,11 +178,12 @@ def _tell_of_full(lock: TaskLock, options: LockOptions) -> None:
 
 def _park(
     task: Any, lock: TaskLock, message: Any, headers: Mapping[str, Any], said: Message, options: LockOptions,
-    *, how: str = "refused", place: str = "last", ahead: str = "", since: float | None = None,
+    *, how: str = "refused", request: Any = None, ahead: str = "", since: float | None = None,
 ) -> Parked | None:  # fmt: skip
     """Park a message; ``None`` where it cannot be. Raises as :meth:`LockStore.park`.
 
-    ``since``: when its time in line began, in seconds since the epoch; ``None`` for now.
+    ``request``: of the message, if it was in hand. ``since``: when its time in line began, in seconds since
+    the epoch; ``None`` for now.
     """
     store = lock.store
     priority = (message.properties or {}).get("priority") or 0
@@ -228,13 +216,16 @@ def _park(
     if len(text) > LARGEST:
         return None
     nonce = new_token("").rpartition("/")[2]
-    answer = store.park(
-        lock.key, said.token, entry,
-        nonce=nonce, how=how, band=band, place=place, most=options.lock_max_waiting, ahead=ahead,
-        acknowledge=acknowledge, within=within,
-    )  # fmt: skip
-    if answer.word not in {"runs", "full"}:
-        line.is_parked(str(lock.key))
+    with line.parking:
+        place = "last" if request is None else request.first_behind or "last"
+        answer = store.park(
+            lock.key, said.token, entry,
+            nonce=nonce, how=how, band=band, place=place, most=options.lock_max_waiting, ahead=ahead,
+            acknowledge=acknowledge, within=within,
+        )  # fmt: skip
+        if answer.word not in {"runs", "full"}:
+            line.put(said.token, str(said.key), request)
+            line.is_parked(str(lock.key))
     if answer.held_by is not None:
         lock.release_if_dead(answer.held_by)
     return answer
