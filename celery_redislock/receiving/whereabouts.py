@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from datetime import datetime, timezone
 from functools import partial
@@ -117,23 +118,18 @@ def within(seconds: float, ask: Callable[[], T]) -> T:
     Raises:
         TimeoutError: it did not answer within so many seconds; and what the question raises.
     """
-    answers: list[tuple[T | None, Exception | None]] = []
+    answer: Future[T] = Future()
 
     def run() -> None:
         try:
-            answers.append((ask(), None))
+            answer.set_result(ask())
         except Exception as error:  # noqa: BLE001  raised below
-            answers.append((None, error))
+            answer.set_exception(error)
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if not answers:
+    threading.Thread(target=run, daemon=True).start()
+    if not wait([answer], seconds).done:
         raise TimeoutError(f"no answer within {seconds:g} s")
-    answer, error = answers[0]
-    if error is not None:
-        raise error
-    return answer  # type: ignore[return-value]  # without an error it is there
+    return answer.result()
 
 
 def _with_workers(app: Any, task_id: str) -> Whereabouts | None:
