@@ -50,14 +50,16 @@ def override(
         if is_given(TASK_ROWS[name], value)
     }
     values = {**_values(base), **own}
-    if callable(own.get("on_lock_lost")):
-        problems.append("on_lock_lost is a callable, which cannot travel with a message; set it on the task")
-    if callable(own.get("lock_limit")):
-        problems.append("lock_limit is a callable, which cannot travel with a message; set it on the task")
-    if "lock_skip_result" in own:
-        problems.append("lock_skip_result is the task's, whoever calls it; set it there")
-    if "lock_describe" in own:
-        problems.append("lock_describe is the task's, whoever calls it; set it there")
+    problems += [
+        f"{name} is a callable, which cannot travel with a message; set it on the task"
+        for name in ("on_lock_lost", "lock_limit")
+        if callable(own.get(name))
+    ]
+    problems += [
+        f"{name} is the task's, whoever calls it; set it there"
+        for name in ("lock_skip_result", "lock_describe")
+        if name in own
+    ]
     conflict = own.get("on_conflict")
     if isinstance(conflict, OnConflict):
         if callable(conflict.server):

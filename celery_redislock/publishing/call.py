@@ -26,6 +26,9 @@ _WORKFLOW_OPTIONS = {"group_id", "chord", "link", "link_error", "root_id", "pare
 #: What the header of a call says whose key was given with it.
 _OWN_KEY: Mapping[str, Any] = MappingProxyType({"has_own_key": True})
 
+#: The random digits of a UUID of version 4, and what comes after them.
+_parts = itemgetter(slice(8), slice(8, 12), slice(12, 15), slice(15, 18), slice(18, 30), slice(30, None))
+
 #: Publishes: ``send(args, kwargs, task_id=…, **options)``, Celery's ``Task.apply_async``.
 Send = Callable[..., Any]
 
@@ -110,7 +113,10 @@ class Call:
             self.task_id = str(task_id)  # Celery takes a UUID as well
             self.token = new_token(self.task_id)
         else:
-            self.task_id, self.token = _new_identity()
+            # An id that nobody has, a UUID as Celery makes one (RFC 9562), and a token of it.
+            *digits, nonce = _parts(urandom(21).hex())
+            self.task_id = "{}-{}-4{}-a{}-{}".format(*digits)
+            self.token = f"{self.task_id}/{nonce}"
         self.declaration = declaration = declaration_of(task)
         self.is_eager = declaration.always_eager
         self.lock_options = declaration.options
@@ -259,14 +265,3 @@ class Call:
             return None
         aware = maybe_make_aware(when, self.task.app.timezone)
         return float((aware - datetime.now(timezone.utc)).total_seconds())
-
-
-#: The random digits of a UUID of version 4, and what comes after them.
-_parts = itemgetter(slice(8), slice(8, 12), slice(12, 15), slice(15, 18), slice(18, 30), slice(30, None))
-
-
-def _new_identity() -> tuple[str, str]:
-    """Return a task id that nobody has, a UUID as Celery makes one (RFC 9562), and a token of it."""
-    *digits, nonce = _parts(urandom(21).hex())
-    task_id = "{}-{}-4{}-a{}-{}".format(*digits)
-    return task_id, f"{task_id}/{nonce}"

@@ -51,18 +51,6 @@ def _release_unwanted(sender: Any = None, message: Any = None, **_: Any) -> None
     release_dropped(sender.app, getattr(message, "headers", None), getattr(message, "delivery_info", None))
 
 
-def _install_promotion(app: Any) -> None:
-    """Before the pool exists: its children publish what they promote, too."""
-    from celery_redislock.declaring.server import settings_of, store_of
-    from celery_redislock.exceptions import RedisLockError
-    from celery_redislock.publishing import promote
-    from celery_redislock.receiving.whereabouts import may_be_there
-
-    if any(map(is_unique, app.tasks.values())):
-        with suppress(RedisLockError):  # the check at the worker's start tells
-            promote.install(app, store_of(app, settings_of(app)), may_be_there)
-
-
 def _last_call(**_: Any) -> None:
     """``worker_process_shutdown``, in a pool child: it ends without the interpreter's exit functions."""
     tasklock = sys.modules.get("celery_redislock.locks.tasklock")
@@ -78,15 +66,22 @@ def _prepare_worker(sender: Any = None, **_: Any) -> None:
     """``worker_init``, in the main process before the pool exists."""
     import celery_redislock.publishing.publish
     import celery_redislock.running.unique  # noqa: F401  before the fork, so that pool children share them
+    from celery_redislock.declaring.server import settings_of, store_of
+    from celery_redislock.exceptions import RedisLockError
+    from celery_redislock.publishing import promote
     from celery_redislock.receiving.check import check_worker
     from celery_redislock.receiving.consumer import Unreceived
     from celery_redislock.receiving.in_hand import InHand
     from celery_redislock.receiving.sweep import Sweeping
+    from celery_redislock.receiving.whereabouts import may_be_there
 
     signals.celeryd_after_setup.connect(check_worker, weak=False, dispatch_uid="celery_redislock.check")
     command("")  # what its threads print
     sender.app.steps["consumer"].update((Unreceived, InHand, Sweeping))
-    _install_promotion(sender.app)
+    # Before the pool exists: its children publish what they promote, too.
+    if any(map(is_unique, sender.app.tasks.values())):
+        with suppress(RedisLockError):  # the check at the worker's start tells
+            promote.install(sender.app, store_of(sender.app, settings_of(sender.app)), may_be_there)
     program = sys.modules.get("celery.apps.worker")
     if program is None or not isinstance(sender, program.Worker):
         check_worker(sender)  # one in another program, whose log is its own matter
