@@ -16,13 +16,13 @@ local call = redis.call
 include('keys')
 include('history')
 local stem = stem_of(KEYS[1])
-local task, what, times, nonce, keep, name, value, holder = unpack(ARGV)
-if task ~= '' and call('SET', stem .. 'note:' .. nonce, '', 'NX', 'PX', keep) then
-  if value == '' then
-    tally(KEYS[2], task, what, tonumber(times))
+local task, times = ARGV[1], tonumber(ARGV[3])
+if task ~= '' and call('SET', stem .. 'note:' .. ARGV[4], '', 'NX', 'PX', ARGV[5]) then
+  if ARGV[7] == '' then
+    tally(KEYS[2], task, ARGV[2], times)
   else
 include('refusal')
-    note_refusal(KEYS[1], KEYS[2], name, value, holder, tonumber(times))
+    note_refusal(KEYS[1], KEYS[2], ARGV[6], ARGV[7], ARGV[8], times)
   end
 end
 local entries = call('HGETALL', stem .. 'refused')
