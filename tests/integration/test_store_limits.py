@@ -295,6 +295,20 @@ def test_an_operator_takes_all_permits_or_one(case: StoreCase) -> None:
     assert list(case.store.renew([Term("n", A, 30.0)]).renewed) == [None]
 
 
+def test_a_message_whose_place_an_operator_takes_away_waits_again_before_the_others(case: StoreCase) -> None:
+    """Law 2: on its way, it is served as long as it has not started, and no other one passes it."""
+    take(case, A, 1)
+    for each in (B, C):
+        park(case, each, 2)
+    case.store.release("n", A)
+    assert holders(case) == {B, C}
+    park(case, D, 2)
+
+    assert case.store.force_release("n", expected=B).released
+
+    assert (holders(case), in_line(case)) == ({B, C}, [D])
+
+
 def test_one_that_leaves_the_line_releases_what_it_was_handed(case: StoreCase) -> None:
     take(case, A, 2)
     park(case, B, 2)

@@ -36,6 +36,7 @@ local facts = permit and permit.facts_of(expected)
 if facts then
   local accepted = call('GET', period) or ''
   permit.drop(expected)
+  bring_back(stem_of(lock), name, expected)
   local owner = string.match(expected, '^.*/')
   -- Under its claim, or since it started.
   if owner and string.find(accepted, owner, 1, true) == 1 then
