@@ -134,7 +134,7 @@ class MemoryStore(LockStore):
                 return Marked(mark[0] == b"done", mark[1] - now)
             copies = self._copies(name, token) if held is None else []
             value = f"{token}\0{facts}".encode()
-            if held is None and not (starts_run or limit) and self._room(name, None):
+            if held is None and not (starts_run or limit) and self._room(name, None) > 0:
                 self._wake(name, home="")
             if held is None and (copies or self._room(name, limit) < _weight_in(value)):
                 # Nobody holds it where fewer may than one asks for.
@@ -271,7 +271,8 @@ class MemoryStore(LockStore):
             held_by = self._held_by(name)
             is_own = id in self._holders_of(name)
             if not is_own:
-                self._bring_back(name, id)
+                # Where several hold it, all who were handed it and hold it no more are in line again.
+                self._bring_back(name, None if held_by and not self._is_alone(name) else id)
             waits = id in self._ids(name)
             if waits or (how == "refused" and self._entry(name, id) is not None):
                 self._change(name, id, **({"until": until} if entry.kind == "ring" else {"entry": entry}))
@@ -403,12 +404,12 @@ class MemoryStore(LockStore):
                 holders = self._held_by(name)
                 is_alone = self._is_alone(name)
                 self._due[name] = min([self._next_of(hold) for hold in holders], default=now + _LATEST)
-                held_by += holders
                 if holders:
                     self._extend(name)
                     promoted += self._let_go(name)
                 woken = _NOBODY if is_alone else self._wake(name)
                 promoted += woken.promoted
+                held_by += self._held_by(name) if holders else ()
                 elsewhere += [(name, woken.elsewhere)] if woken.elsewhere else []
             next_in = max(0.0, min(self._due.values(), default=float("inf")) - now)
             answer = Sweep(next_in, tuple(held_by), (), tuple(promoted), elsewhere=tuple(elsewhere))
