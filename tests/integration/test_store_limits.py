@@ -11,7 +11,7 @@ import pytest
 from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.exceptions import LockKeyError
 from celery_redislock.store.redisstore import SCRIPTS
-from celery_redislock.store.store import Entry, Grant, Hold, Mark, Parked, Promotion, Refusal, Term
+from celery_redislock.store.store import Entry, Grant, Hold, Mark, Parked, Refusal, Term
 from celery_redislock.wire.scripts import script
 from tests.faults import Fault, FaultyProxy
 from tests.stores import RedisCase, StoreCase, granted, refused
@@ -188,28 +188,6 @@ def test_a_message_that_was_handed_a_permit_may_be_done(case: StoreCase) -> None
     assert holders(case) == {B, D}
 
 
-def test_what_is_given_is_settled_one_after_another_while_there_is_room(case: StoreCase) -> None:
-    """Each answer names one: who publishes it learns of the next when that is settled."""
-    store: Any = getattr(case, "memory", None) or getattr(case, "redis", None)
-    given: list[Promotion] = []
-    store.home = HOME
-    store.on_promoted = given.extend
-    for token in (A, B):
-        take(case, token, 2)
-    for id_ in (C, D, E):
-        park(case, id_, 2, kind="give")
-
-    case.store.release("n", A)
-    case.store.release("n", B)
-    # Given, and not settled, C is not given again.
-    assert [each.id for each in given] == [C, D]
-    for id_ in (C, D):
-        assert case.store.settle("n", id_, 30.0)
-    assert (holders(case), in_line(case)) == ({C, D}, [E])
-    case.store.limit("n", 9, ttl=60.0)
-    assert [each.id for each in given] == [C, D, E]
-
-
 def test_an_exclusive_waiter_gets_its_turn_when_the_permits_have_drained(case: StoreCase) -> None:
     """Nobody overtakes it meanwhile, or a stream of others would starve it."""
     take(case, A)
@@ -309,16 +287,6 @@ def test_a_message_whose_place_an_operator_takes_away_waits_again_before_the_oth
     assert (holders(case), in_line(case)) == ({B, C}, [D])
 
 
-def test_one_that_leaves_the_line_releases_what_it_was_handed(case: StoreCase) -> None:
-    take(case, A, 2)
-    park(case, B, 2)
-    assert holders(case) == {A, B}
-
-    word, _, release = case.store.leave("n", B)
-    assert (word, release.released) == ("released", True)
-    assert holders(case) == {A}
-
-
 def test_only_those_are_listed_that_hold(case: StoreCase) -> None:
     take(case, A)
     assert case.store.names() == ["n"]
@@ -367,28 +335,6 @@ def test_a_look_finds_room_for_one_more(case: StoreCase) -> None:
 
     assert case.store.look("n", C, limit=3) is None
     assert case.store.look("n", C, limit=2) is not None
-
-
-def test_what_holders_know_counts_again_when_a_limit_was_taken_back(case: StoreCase) -> None:
-    """Also of one that was admitted beside others only because of that."""
-    case.store.limit("n", 2, ttl=60.0)
-    take(case, A, 1)
-    take(case, B, 3)
-    case.store.limit("n", ttl=1.0)
-    case.store.release("n", B)
-
-    assert isinstance(take(case, C, 2), Refusal)
-
-
-def test_one_that_finds_nothing_to_release_lets_those_start_that_have_room(case: StoreCase) -> None:
-    """A permit has expired, and nobody was told."""
-    take(case, A, 2)
-    take(case, B, 2)
-    park(case, C, 2)
-    case.expire_permit(A)
-
-    assert not case.store.release("n", "nobody").released
-    assert holders(case) == {B, C}
 
 
 def test_what_was_given_lives_on_when_it_is_settled_and_leaves_its_line_when_it_starts(
@@ -484,18 +430,6 @@ def test_a_message_that_is_parked_anew_stays_when_its_first_publish_is_settled(c
     assert in_line(case) == []
 
 
-def test_a_message_that_waited_without_a_limit_is_served_when_the_others_have_ended(case: StoreCase) -> None:
-    take(case, A)
-    park(case, B, None)
-    park(case, C)
-
-    case.store.release("n", A)
-    assert (holders(case), in_line(case)) == ({B}, [C])
-    granted(take(case, "job-b/run", None, instead_of=B))
-    case.store.release("n", "job-b/run")
-    assert holders(case) == {C}
-
-
 def test_a_copy_that_waits_for_its_own_run_bars_nobody_from_a_free_place(case: StoreCase) -> None:
     """Law 2: a publish is refused for those only that will have the place before it."""
     take(case, A)
@@ -509,17 +443,6 @@ def test_a_copy_that_waits_for_its_own_run_bars_nobody_from_a_free_place(case: S
     park(case, "job-c/2")
     granted(take(case, E))
     assert in_line(case) == ["job-a/2", "job-c/2"]
-
-
-def test_who_took_over_beside_others_has_no_fence(case: StoreCase) -> None:
-    """The limit was lowered to 1 meanwhile."""
-    take(case, A, state="queued")
-    take(case, B, state="queued")
-    case.store.limit("n", 1, ttl=60.0)
-
-    assert granted(take(case, "job-a/run", instead_of=A)).fence is None
-    case.store.release("n", B)
-    assert granted(take(case, "job-a/again", instead_of="job-a/run")).fence
 
 
 def test_an_operators_release_of_one_ends_the_period_that_began_with_it(case: StoreCase) -> None:
@@ -595,15 +518,6 @@ def test_a_period_of_another_type_refuses_the_whole_end_of_a_hold(server_case: R
     with pytest.raises(LockKeyError):
         verb("n", **{"release": {"token": A, "opened_by": A}, "force_release": {"expected": A}}[end])
     assert holders(server_case) == {A}
-
-
-def test_where_a_limit_is_set_a_run_that_knows_of_none_has_no_fence(case: StoreCase) -> None:
-    """Another one may be admitted beside it."""
-    case.store.limit("n", 3, ttl=60.0)
-    case.store.acquire("n", A, 30.0, facts=facts(3, state="queued"), limit=3)
-
-    assert granted(take(case, "job-a/run", None, instead_of=A)).fence is None
-    granted(take(case, B))
 
 
 def test_all_of_many_holders_are_told(case: StoreCase) -> None:

@@ -33,9 +33,6 @@ TOKENS = [
     "no-slash-in-it",
 ]
 
-#: A priority band: RabbitMQ's messages without one are in the last.
-BANDS = (0, 9, 255)
-
 
 def park(
     case: StoreCase,
@@ -101,41 +98,6 @@ class TestPlace:
             park(case, id_, band=band)
 
         assert served(case) == [D, F, B, E, C]
-
-    @pytest.mark.parametrize("band", BANDS)
-    def test_the_first_of_a_band_goes_before_all_in_it_and_behind_those_before_it(
-        self, case: StoreCase, band: int
-    ) -> None:
-        case.take(A)
-        park(case, B, band=0)
-        park(case, C, band=band)
-        park(case, D, band=band, place="first")
-        park(case, E, band=band, place="first")
-
-        assert served(case) == ([E, D, B, C] if band == 0 else [B, E, D, C])
-
-    @pytest.mark.parametrize("band", BANDS)
-    def test_one_goes_right_before_the_one_it_names(self, case: StoreCase, band: int) -> None:
-        """By its number, not by its id: the last that comes has the smallest, and the first the largest."""
-        case.take(A)
-        for id_ in (F, D):
-            park(case, id_, band=band)
-        park(case, C, band=band, place=D)
-        park(case, B, band=band, place=C)
-        park(case, E, band=band, place=D)
-
-        assert served(case) == [F, B, C, E, D]
-
-    def test_one_whose_next_has_left_is_the_first(self, case: StoreCase) -> None:
-        """What it came before has been served, so all that wait came later."""
-        case.take(A)
-        park(case, B)
-        park(case, C)
-        case.store.leave("n", B)
-        park(case, D, place=B)
-        park(case, E)
-
-        assert served(case) == [D, C, E]
 
     def test_a_copy_of_a_message_that_is_ending_goes_without_the_lock(self, case: StoreCase) -> None:
         """Law 5: who has seen the result finds the lock free, or with the next one."""
@@ -405,39 +367,6 @@ class TestLongestWait:
 class TestPark:
     """Who is put into a line, and who is not."""
 
-    @pytest.mark.parametrize(
-        ("how", "is_held", "others", "expected"),
-        [
-            ("ask", False, 0, "runs"),
-            ("ask", True, 0, "parked"),
-            ("behind", False, 0, "parked"),
-            ("behind", True, 0, "parked"),
-            ("refused", False, 0, "woken"),
-            ("refused", True, 0, "parked"),
-            ("ask", True, 1, "parked"),
-        ],
-    )
-    def test_it_may_run_or_waits_by_what_the_caller_knows(
-        self, case: StoreCase, how: str, is_held: bool, others: int, expected: str
-    ) -> None:
-        if is_held:
-            case.take(A)
-        for id_ in (C, D)[:others]:
-            park(case, id_)
-
-        assert park(case, B, how=how).word == expected
-        assert case.holder() == (A if is_held else B if expected == "woken" else None)
-        assert case.pushed() == ([B] if expected == "woken" else [])
-
-    @pytest.mark.parametrize("how", ["ask", "refused"])
-    def test_where_the_lock_is_free_and_others_wait_the_first_of_them_is_served(
-        self, case: StoreCase, how: str
-    ) -> None:
-        park(case, B, how="behind")
-
-        assert park(case, C, how=how) == Parked("parked", 0)
-        assert (case.holder(), case.pushed(), in_line(case)) == (B, [B], [C])
-
     def test_a_repeated_request_parks_once_also_where_its_entry_was_served(self, case: StoreCase) -> None:
         case.take(A)
         park(case, B, nonce="one")
@@ -448,29 +377,6 @@ class TestPark:
 
         assert park(case, B, nonce="one").word == "repeated"
         assert (in_line(case), case.pushed(), case.holder()) == ([], [B], B)
-
-    def test_another_delivery_of_what_waits_changes_nothing(self, case: StoreCase) -> None:
-        case.take(A)
-        park(case, B)
-        park(case, C)
-
-        assert park(case, B, place="first").word == "repeated"
-        assert served(case) == [B, C]
-
-    @pytest.mark.parametrize("how", ["ask", "behind"])
-    def test_one_that_holds_its_claim_runs(self, case: StoreCase, how: str) -> None:
-        case.take(B)
-
-        assert park(case, B, how=how).word == "runs"
-        assert in_line(case) == []
-
-    def test_one_that_was_refused_and_holds_its_claim_by_now_is_on_its_way(self, case: StoreCase) -> None:
-        case.take(A)
-        park(case, C)
-        case.store.hand_on("n", A, B, 30.0, facts=ABOUT)
-
-        assert park(case, B, most=1).word == "woken"
-        assert (case.holder(), case.pushed(), in_line(case)) == (B, [B], [C])
 
     def test_the_one_ahead_holds_the_lock_that_others_wait_for_and_begins(self, case: StoreCase) -> None:
         """Else its run would be refused in favour of those that are behind it."""
@@ -490,17 +396,6 @@ class TestPark:
         answer = park(case, B, how="behind", ahead=f"{A}\0{IN_LINE}")
 
         assert (answer.held_by and answer.held_by.token, case.holder()) == (D, D)
-
-    def test_a_full_line_takes_nobody_and_one_that_left_makes_room(self, case: StoreCase) -> None:
-        case.take(A)
-        park(case, B, most=2)
-        park(case, C, most=2)
-
-        assert park(case, D, most=2).word == "full"
-        assert in_line(case) == [B, C]
-
-        case.store.leave("n", C)
-        assert park(case, D, most=2).word == "parked"
 
     def test_its_delivery_is_acknowledged_with_it(self, server_case: RedisCase) -> None:
         """And so is another delivery of it; one that may run is not."""
@@ -619,17 +514,6 @@ class TestEnds:
         assert (case.holder(), case.pushed(), in_line(case)) == (B, [B], [C])
         assert served(case) == [B, C]
 
-    def test_a_claim_handed_to_one_that_waits_already_gives_it(self, case: StoreCase) -> None:
-        given = at_home(case)
-        case.take(A)
-        park(case, C, "give")
-        park(case, B, "give")
-
-        assert case.store.hand_on("n", A, B, 99.0, facts=ABOUT).promoted == (Promotion("n", B, B.encode()),)
-        assert [each.id for each in given] == [B]
-        assert case.store.settle("n", B, 60.0)
-        assert (case.holder(), in_line(case)) == (B, [C])
-
     def test_a_claim_handed_to_one_that_only_another_home_can_give_is_left_to_that_home(
         self, case: StoreCase
     ) -> None:
@@ -687,15 +571,6 @@ class TestStart:
         assert (hold.token, hold.state, hold.is_period, case.holder()) == (B, "queued", False, None)
         assert refused(case.take(C, starts_run=True, instead_of=D)).hold.token == B
 
-    def test_the_run_of_one_that_holds_its_claim_starts(self, case: StoreCase) -> None:
-        case.take(A)
-        park(case, B)
-        park(case, C)
-        case.store.release("n", A)
-
-        assert granted(case.take("job-b/run", starts_run=True, instead_of=B)).taken_over
-        assert in_line(case) == [C]
-
     def test_the_run_of_one_that_has_waited_meets_a_period_and_begins_its_own(self, case: StoreCase) -> None:
         """To be handed a lock is no acceptance: nobody gets round ``lock_period`` by waiting."""
         case.take(A, period=60.0)
@@ -710,36 +585,6 @@ class TestStart:
         granted(case.take("job-c/run", starts_run=True, instead_of=C, period=60.0))
 
         assert case.remaining(part="period")
-
-    def test_one_that_was_given_and_starts_before_it_is_settled_leaves_the_line(
-        self, case: StoreCase
-    ) -> None:
-        at_home(case)
-        case.take(A)
-        park(case, B, "give")
-        park(case, C, "give")
-        case.store.release("n", A)
-
-        granted(case.take("job-b/run", starts_run=True, instead_of=B))
-
-        assert in_line(case) == [C]
-        assert not case.store.settle("n", B, 60.0)
-        assert case.holder() == "job-b/run"
-
-    def test_one_that_was_given_and_released_before_it_is_settled_is_not_given_again(
-        self, case: StoreCase
-    ) -> None:
-        """Its message was dropped where it was received: it is revoked, or a copy of one that is done."""
-        given = at_home(case)
-        case.take(A)
-        park(case, B, "give")
-        park(case, C, "give")
-        case.store.release("n", A)
-
-        assert case.store.release("n", B).released
-
-        assert [each.id for each in given] == [B, C]
-        assert in_line(case) == [C]
 
     def test_one_whose_claim_ran_out_before_it_was_published_is_given_again(self, case: StoreCase) -> None:
         given = at_home(case)
@@ -839,17 +684,6 @@ class TestLeave:
         assert case.store.leave("n", B)[:2] == ("missing", b"")
         assert served(case) == [C]
 
-    def test_one_that_was_handed_the_lock_gives_it_to_the_next(self, case: StoreCase) -> None:
-        case.take(A)
-        park(case, B)
-        park(case, C)
-        case.store.release("n", A)
-
-        word, _, release = case.store.leave("n", B)
-
-        assert (word, release.released) == ("released", True)
-        assert (case.holder(), case.pushed()) == (C, [B, C])
-
     def test_the_last_one_leaves_nothing_behind(self, case: StoreCase) -> None:
         case.take(A)
         park(case, B)
@@ -857,49 +691,9 @@ class TestLeave:
         assert case.store.leave("n", B)[0] == "left"
         assert (case.lines(), case.holder()) == ([], A)
 
-    def test_one_that_holds_the_lock_stays_if_asked_and_one_that_waits_leaves(self, case: StoreCase) -> None:
-        """So a message on its way is not taken for one that will not run."""
-        at_home(case)
-        case.take(A)
-        park(case, B, "give")
-        park(case, C)
-
-        assert case.store.leave("n", C, unless_held=True)[0] == "left"
-        case.store.release("n", A)
-        assert case.store.leave("n", B, unless_held=True)[:2] == ("kept", b"")
-
-        assert (case.holder(), in_line(case)) == (B, [B])
-
 
 class TestMove:
     """An operator's change of the order."""
-
-    @pytest.mark.parametrize("band", BANDS)
-    @pytest.mark.parametrize(
-        ("moves", "expected"),
-        [
-            ([(D, "first")], [D, B, C]),
-            ([(B, "last")], [C, D, B]),
-            ([(C, "last"), (B, "last")], [D, C, B]),
-            ([(C, "first"), (D, "first")], [D, C, B]),
-            ([(B, "first"), (D, "last")], [B, C, D]),
-        ],
-    )
-    def test_it_has_the_first_place_or_the_last_one(
-        self, case: StoreCase, band: int, moves: list[tuple[str, str]], expected: list[str]
-    ) -> None:
-        """Whatever the priorities; who comes later comes behind those of its priority, as ever."""
-        case.take(A)
-        park(case, B, band=0)
-        park(case, C, band=band)
-        park(case, D, band=band)
-
-        for id_, place in moves:
-            assert case.store.move("n", id_, place)
-            assert case.store.move("n", id_, place), "repeated"
-        park(case, E, band=255)
-
-        assert served(case) == [*expected, E]
 
     def test_one_that_was_moved_has_the_priority_of_its_neighbour(self, case: StoreCase) -> None:
         """So those that come later go where they would have gone."""
@@ -913,26 +707,6 @@ class TestMove:
         park(case, F, band=9)
 
         assert served(case) == [E, D, C, F, B]
-
-    def test_between_two_places_is_no_obstacle(self, case: StoreCase) -> None:
-        """One that stands before another has no whole number."""
-        case.take(A)
-        park(case, B)
-        park(case, C, place=B)
-        park(case, D, place=C)
-
-        assert case.store.move("n", B, "first")
-        assert case.store.move("n", D, "last")
-
-        assert served(case) == [B, C, D]
-
-    def test_one_that_does_not_wait_is_not_moved(self, case: StoreCase) -> None:
-        case.take(A)
-        park(case, B)
-
-        assert not case.store.move("n", C, "first")
-        assert not case.store.move("other", B, "last")
-        assert (in_line(case), case.holder()) == ([B], A)
 
 
 class TestBrokenKeys:
