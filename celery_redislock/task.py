@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from celery_redislock.locks.lease import InertLease, Lease
     from celery_redislock.publishing.handle import LockHandle
     from celery_redislock.publishing.results import LockEagerResult, LockResult
+    from celery_redislock.running.run import Run
 
     class Task(CeleryTask[..., Any]):
         """Celery's task, with what publishing a unique one returns."""
@@ -252,9 +253,8 @@ class SingletonTask(Task):
         running) an inert one: ``held`` is false, ``check()`` passes, ``fence`` is ``None``.
         """
         from celery_redislock.locks.lease import InertLease
-        from celery_redislock.running.run import run_of
 
-        run = run_of(self.request_stack.top)
+        run: Run | None = getattr(self.request_stack.top, "redislock_run", None)
         if run is None or run.lease is None or run.locks.lease is None:
             return InertLease()
         return run.lease

@@ -117,7 +117,9 @@ class LockRequest(Request):
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """A child has taken the task: if it lasts, its lease is renewed from here as well."""
-        is_here = pid == os.getpid() or ("greenlet" in sys.modules and _is_greenlet(pid))
+        # A greenlet of this process gives its identity for a pid.
+        greenlet = sys.modules.get("greenlet")
+        is_here = pid == os.getpid() or (greenlet is not None and pid == id(greenlet.getcurrent()))
         self.state = START_HERE[self.state] if is_here else START_ELSEWHERE[self.state]
         super().on_accepted(pid, time_accepted)
         if self.renewals is not None:
@@ -256,8 +258,3 @@ def _traits(task: Any) -> tuple[bool, bool]:
         is_short = min(options.lock_ttl, options.lock_queue_ttl) < 24 * PAUSE
         return is_short, parking.waits(options)
     return False, False
-
-
-def _is_greenlet(pid: int) -> bool:
-    """Whether a greenlet of this process has accepted a task: it gives its identity for a pid."""
-    return pid == id(sys.modules["greenlet"].getcurrent())

@@ -16,12 +16,6 @@ from celery_redislock.running.life import BEGUN, DONE, NOT_BEGUN, State
 from celery_redislock.store.store import Mark
 
 
-def run_of(request: Any) -> "Run | None":
-    """Return the run a request is for, once it is there; ``None`` for others."""
-    run: Run | None = getattr(request, "redislock_run", None)
-    return run
-
-
 class Run(Delivery):
     """A delivery that is run here.
 

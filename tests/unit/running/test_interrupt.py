@@ -12,7 +12,6 @@ import redis
 
 from celery_redislock import LockLost, lock_acquired, lock_lost
 from celery_redislock.running.interrupt import INTERRUPT_SIGNAL
-from celery_redislock.running.run import run_of
 from tests.unit.shop import KEY, Shop
 
 
@@ -119,7 +118,7 @@ def test_in_another_thread_only_check_raises(shop: Shop) -> None:
     def run() -> Any:
         with shop.running(task) as request:
             value = task(7)
-            return value, run_of(request).lease  # type: ignore[union-attr]  # it has one
+            return value, request.redislock_run.lease
 
     value, lease = in_thread(run)
 
@@ -178,7 +177,7 @@ def test_a_signal_that_is_not_meant_for_the_body_hits_nothing(shop: Shop, before
     interrupts: list[Any] = []
 
     def work(self: Any, account_id: int) -> str:
-        interrupts.append(run_of(self.request).interrupt)  # type: ignore[union-attr]  # it has one
+        interrupts.append(self.request.redislock_run.interrupt)
         if when == "during the body":
             signal.raise_signal(INTERRUPT_SIGNAL)
         return "done"

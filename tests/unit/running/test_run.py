@@ -8,7 +8,6 @@ from celery.exceptions import TaskRevokedError
 
 from celery_redislock import LockLost
 from celery_redislock.locks.lease import InertLease
-from celery_redislock.running.run import run_of
 from celery_redislock.store.store import History
 from celery_redislock.testing import hold
 from tests.unit.shop import KEY, SCOPES, Shop, body
@@ -151,7 +150,7 @@ def test_the_loss_of_a_lease_on_a_message_is_only_logged(shop: Shop, caplog: Any
     shop.app.conf.redislock_on_lock_lost = losses.append
 
     def sync(self: Any, account_id: int) -> None:
-        run_of(self.request).lease.lose("it was taken away")
+        self.request.redislock_run.lease.lose("it was taken away")
 
     shop.unique(sync, bind=True, lock_key=KEY, lock="until_executing", acks_late=True).delay(7)
     shop.run()
@@ -169,7 +168,7 @@ def test_who_released_the_lock_by_force_is_told_to_the_run_that_lost_it(
     monkeypatch.setattr(shop.store, "happened", lambda *_, **__: History(forced=forced))
 
     def sync(self: Any, account_id: int) -> None:
-        run_of(self.request).lease.lose("it was taken away")
+        self.request.redislock_run.lease.lose("it was taken away")
 
     shop.unique(sync, bind=True, lock_key=KEY).apply_async((7,), task_id="first")
     shop.run()
