@@ -97,7 +97,7 @@ def _park_received(task: Any, consumer: Any, message: Any, key: str) -> bool:
     how = "behind" if is_behind else "ask"
     ahead = "" if before is None else line.claim_ahead(before)
     try:
-        answer = _park(task, lock, message, headers, said, options, how=how, ahead=ahead)
+        answer = _park(task, lock, message, said, options, how=how, ahead=ahead)
     except RedisLockError as error:
         logger.debug("could not park %s, which runs or waits by the clock: %s", lock, error)
         if _may_be_parked(error):
@@ -135,10 +135,7 @@ def park_refused(delivery: Delivery, message: Any, name: str, request: Any) -> s
     try:
         if said.parked_at is not None:
             _keep_claim(delivery, name)
-        headers = message.headers
-        answer = _park(
-            delivery.task, lock, message, headers, said, delivery.options, request=request, since=since
-        )
+        answer = _park(delivery.task, lock, message, said, delivery.options, request=request, since=since)
     except RedisLockError as error:
         if _may_be_parked(error):
             delivery.earlier = "running" if delivery.earlier == "running" else "delivered"
@@ -147,7 +144,14 @@ def park_refused(delivery: Delivery, message: Any, name: str, request: Any) -> s
         return "its message cannot be parked"
     if answer.word != "full":
         return None
-    _tell_of_full(lock, delivery.options)
+    if is_news(f"{lock.key} is full"):
+        logger.warning(
+            "%r has lock_max_waiting messages in line (%d): what comes now is tried again every %g s "
+            "(lock_retry_delay), and may be passed by others; publish fewer, or raise lock_max_waiting",
+            lock.key,
+            delivery.options.lock_max_waiting,
+            delivery.options.lock_retry_delay,
+        )
     return "the line is full"
 
 
@@ -163,22 +167,9 @@ def _keep_claim(delivery: Delivery, name: str) -> None:
         claim.store.hand_on(claim.key, token, token, ttl, facts=facts_of_turn(claim))
 
 
-def _tell_of_full(lock: TaskLock, options: LockOptions) -> None:
-    """Say that a line is full, once a minute for each key."""
-    if not is_news(f"{lock.key} is full"):
-        return
-    logger.warning(
-        "%r has lock_max_waiting messages in line (%d): what comes now is tried again every %g s "
-        "(lock_retry_delay), and may be passed by others; publish fewer, or raise lock_max_waiting",
-        lock.key,
-        options.lock_max_waiting,
-        options.lock_retry_delay,
-    )
-
-
 def _park(
-    task: Any, lock: TaskLock, message: Any, headers: Mapping[str, Any], said: Message, options: LockOptions,
-    *, how: str = "refused", request: Any = None, ahead: str = "", since: float | None = None,
+    task: Any, lock: TaskLock, message: Any, said: Message, options: LockOptions, *,
+    how: str = "refused", request: Any = None, ahead: str = "", since: float | None = None,
 ) -> Parked | None:  # fmt: skip
     """Park a message; ``None`` where it cannot be. Raises as :meth:`LockStore.park`.
 
@@ -196,7 +187,7 @@ def _park(
     timeout = options.lock_wait_timeout
     # Over time already, it waits for a run of its own id, and till that has ended: it is no failure.
     within = None if timeout is None or waited >= timeout else timeout - waited
-    headers = {name: value for name, value in headers.items() if not BY_BROKER.match(name)}
+    headers = {name: value for name, value in message.headers.items() if not BY_BROKER.match(name)}
     acknowledge = None
     if store.home:
         # It is acknowledged after it is parked: a copy may come, and has to find the mark of its run.
