@@ -107,6 +107,10 @@ class Permit:
 class Permits:
     """What a semaphore does, step by step: for threads, and for tasks of asyncio."""
 
+    # What threads and tasks have each in its own way.
+    _attempt: Callable[[Callable[[Term, Grant], object]], Attempt]
+    _permit: Callable[[int, Term, Grant], Any]
+
     def _set_terms(
         self, store: Any, beside: LockStore, name: str, limit: int, others: Mapping[str, object], *,
         ttl: float, wait: float | None, owner: str | None, auto_renew: bool,
@@ -127,12 +131,6 @@ class Permits:
         self._owner = owner
         self._auto_renew = auto_renew
         self._on_lost: Any = on_lost
-
-    def _attempt(self, keep: Callable[[Term, Grant], object]) -> Attempt:
-        raise NotImplementedError
-
-    def _permit(self, permits: int, term: Term, grant: Grant) -> Any:
-        raise NotImplementedError
 
     def _acquiring(self, permits: int, timeout: float | None, kept: list[Any]) -> "Steps[Any]":
         """Acquire within the timeout: the hold, or else who held it at the last request.

@@ -33,11 +33,8 @@ from celery_redislock.exceptions import LockOptionError, LockUnavailable
 from celery_redislock.store.redisstore import RENEWALS_PER_CALL, RedisStore, in_ms, listed, renewed
 from celery_redislock.store.store import (
     Counts,
-    Grant,
-    Marked,
     Parked,
     Promotion,
-    Refusal,
     Renewal,
     Sweep,
     Term,
@@ -283,13 +280,11 @@ class ClusterStore(RedisStore):
             self._nodes, prefix=self.prefix, names=(*names, *OF_SLOTS), packages=packages, clock=self._clock
         )
 
-    def acquire(self, name: str, token: str, ttl: float, **terms: Any) -> Grant | Refusal | Marked:
-        """As :meth:`LockStore.acquire`; two round trips for the first lock of a process in a slot."""
-        self._register(name)
-        return super().acquire(name, token, ttl, **terms)
-
     def begin(self, name: str, token: str, ttl: float, **terms: Any) -> Any:
-        """As :meth:`LockStore.begin`, once it is noted that the slot is in use."""
+        """As :meth:`LockStore.begin`, once it is noted that the slot is in use.
+
+        Two round trips for the first lock of a process in a slot.
+        """
         self._register(name)
         return super().begin(name, token, ttl, **terms)
 

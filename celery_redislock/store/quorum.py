@@ -70,7 +70,7 @@ class QuorumStore(RedisStore):
             raise no_quorum(f"acquire with {', '.join(asked)}")
         answer = None
         try:
-            answer = super().acquire(name, token, ttl, facts=facts, starts_run=starts_run)
+            answer = super().begin(name, token, ttl, facts=facts, starts_run=starts_run)()
             if isinstance(answer, Grant):
                 return self._write_back(name, token, ttl, answer)
         except BaseException:

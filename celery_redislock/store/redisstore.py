@@ -170,7 +170,7 @@ class RedisStore(LockStore):
         return self.connections.server
 
     def acquire(self, name: str, token: str, ttl: float, **terms: Any) -> Grant | Refusal | Marked:
-        return RedisStore.begin(self, name, token, ttl, **terms)()
+        return self.begin(name, token, ttl, **terms)()
 
     def begin(
         self, name: str, token: str, ttl: float, *, facts: str = "", **terms: Any
