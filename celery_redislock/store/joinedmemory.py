@@ -27,7 +27,9 @@ class JoinedMemory(OfSeveral, MemoryStore):
                 if not isinstance(answer, Grant):
                     for taken in name.split()[: len(grants)]:
                         super().release(taken, token)
-                    return _of_all(answer, name) if isinstance(answer, Refusal) else answer
+                    for hold in answer.holds if isinstance(answer, Refusal) else ():
+                        hold.name = name  # whoever is refused waits for all
+                    return answer
                 grants.append(answer)
         fence = max((each.fence for each in grants if each.fence is not None), default=None)
         return grants[0]._replace(fence=fence, repeated=any(each.repeated for each in grants))
@@ -55,8 +57,9 @@ class JoinedMemory(OfSeveral, MemoryStore):
         how.pop("ahead", None)
         names = name.split()
         with self._lock:
-            is_free = [id in self._holders_of(each) or not self._busy(each) for each in names]
-            if not all(is_free) and how.get("how") == "ask":
+            holders = [(self._holders_of(each), self._lines.get(each)) for each in names]
+            is_free = all(id in held or not (held or line) for held, line in holders)
+            if not is_free and how.get("how") == "ask":
                 how["how"] = "refused"
             nonce = how.pop("nonce")
             answers = []
@@ -74,13 +77,3 @@ class JoinedMemory(OfSeveral, MemoryStore):
             answers = [one(each, id, unless_held=unless_held) for each in name.split()]
         word, entry, _ = answers[0]
         return word, entry, together([each[2] for each in answers])
-
-    def _busy(self, name: str) -> bool:
-        return bool(self._holders_of(name) or self._lines.get(name))
-
-
-def _of_all(refusal: Refusal, name: str) -> Refusal:
-    """Return a refusal under the name of all: whoever is refused waits for them."""
-    for hold in refusal.holds:
-        hold.name = name
-    return refusal
