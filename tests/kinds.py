@@ -1,15 +1,14 @@
-"""The kinds of stores that pass the contract: on which server, how it is named, and what they cannot pass."""
+"""The kinds of servers and clients, beside the one on which the contract is played."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
-from typing import Any
+from contextlib import closing, contextmanager
+from typing import Any, TypeAlias
 
-import pytest
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from tests.stores import MemoryCase, RedisCase, StoreCase, server_names
+from tests.stores import RedisCase, server_names
 
 #: Both protocols, and a URL that asks for text instead of bytes: the store must not care.
 URL_OPTIONS = ["", "protocol=2&decode_responses=true", "protocol=3"]
@@ -30,8 +29,7 @@ def client_at(url: str, kind: type[redis.Redis] = redis.Redis, **options: Any) -
     return kind.from_url(plain, **options)
 
 
-#: How an embedded server is named, in place of its URL. They differ in how the store connects, and in nothing
-#: else, so that they pass the contract of the verbs only.
+#: How an embedded server is named, in place of its URL.
 NAMED: Mapping[str, Callable[[str], Any]] = {
     "client": client_at,
     "client that decodes": lambda url: client_at(
@@ -41,23 +39,26 @@ NAMED: Mapping[str, Callable[[str], Any]] = {
 }
 
 
-def ids_of(param: Any) -> str:
+#: A server and options of its URL, or the embedded one by a name.
+Kind: TypeAlias = tuple[str, str] | str
+
+#: All of them.
+KINDS: list[Kind] = [*SERVERS, *NAMED]
+
+
+def ids_of(kind: Kind) -> str:
     """What a kind is called in the names of tests."""
-    if isinstance(param, str):
-        return param
-    server, options = param
+    if isinstance(kind, str):
+        return kind
+    server, options = kind
     return f"{server.rpartition('/')[2]}-{options or 'plain'}"
 
 
-def store_case(request: pytest.FixtureRequest, url_of: Callable[[str], str]) -> Iterator[StoreCase]:
-    """A store of the kind that the fixture's parameter names."""
-    param = request.param
-    if param == "memory":
-        yield MemoryCase()
-        return
-    server, options = ("embedded", "") if isinstance(param, str) else param
+@contextmanager
+def store_case(kind: Kind, url_of: Callable[[str], str]) -> Iterator[RedisCase]:
+    """A store of this kind, for the block."""
+    server, options = ("embedded", "") if isinstance(kind, str) else kind
     url = url_of(server)
-    make = NAMED.get(param) if isinstance(param, str) else None
-    named = make(url) if make else None
+    named = NAMED[kind](url) if isinstance(kind, str) else None
     with closing(RedisCase(url, options, named=named, beside=client_at(url))) as case:
         yield case

@@ -1,8 +1,6 @@
-"""The contract of a schedule's shared states: on every server, and in the memory that unit tests use."""
+"""The contract of a schedule's shared states: on a server, and in the memory that unit tests use."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing
 from datetime import datetime, timezone
 from math import inf
 from typing import Any
@@ -23,7 +21,6 @@ from celery_redislock.scheduling.state import (
 )
 from tests.clocks import ManualClock
 from tests.facts import wait_until
-from tests.kinds import SERVERS, ids_of
 from tests.states import MemoryStates, state_of
 from tests.stores import RedisCase
 
@@ -74,22 +71,20 @@ def sent(case: Case, known: str = NOTHING, *, nonce: str = "a", entry: str = "e"
     return after
 
 
-@pytest.fixture(params=[None, *SERVERS], ids=lambda param: ids_of(param or "memory"))
-def case(request: pytest.FixtureRequest, url_of: Callable[[str], str], prefix: str) -> Iterator[Case]:
-    if request.param is None:
-        yield Case(MemoryStates(ManualClock(1_780_000_000.0)), prefix)
-        return
-    yield from on_server(url_of, *request.param, prefix)
+@pytest.fixture(params=["memory", "server"])
+def case(request: pytest.FixtureRequest, prefix: str) -> Case:
+    if request.param == "memory":
+        return Case(MemoryStates(ManualClock(1_780_000_000.0)), prefix)
+    return request.getfixturevalue("server")
 
 
-@pytest.fixture(params=SERVERS, ids=ids_of)
-def server(request: pytest.FixtureRequest, url_of: Callable[[str], str], prefix: str) -> Iterator[Case]:
-    yield from on_server(url_of, *request.param, prefix)
+@pytest.fixture
+def server(plain_case: RedisCase) -> Case:
+    return on_server(plain_case)
 
 
-def on_server(url_of: Callable[[str], str], name: str, options: str, prefix: str) -> Iterator[Case]:
-    with closing(RedisCase(url_of(name), options)) as case:
-        yield Case(States(case.redis, "shop"), case.prefix, case.client, case.redis)
+def on_server(case: RedisCase) -> Case:
+    return Case(States(case.redis, "shop"), case.prefix, case.client, case.redis)
 
 
 def test_one_of_two_beats_that_know_the_same_takes_the_tick(case: Case) -> None:
@@ -291,20 +286,18 @@ def test_what_is_asked_to_learn_whether_ticks_can_be_taken_leaves_nothing(server
 
 
 @pytest.mark.parametrize("refuses", ["no memory", "no writes"])
-def test_a_server_that_is_only_read_cannot_take_ticks(
-    url_of: Callable[[str], str], prefix: str, refuses: str
-) -> None:
+def test_a_server_that_is_only_read_cannot_take_ticks(lone_case: RedisCase, refuses: str) -> None:
     """The probe fails as the tick does, so that beat does not think every second that the server is back."""
-    for case in on_server(url_of, *SERVERS[0], prefix):
-        case.take()
-        setting = ("maxmemory", "1") if refuses == "no memory" else ("min-replicas-to-write", "3")
-        before = case.client.config_get(setting[0])[setting[0]]
-        case.client.config_set(*setting)
-        try:
-            assert case.states.read(["e"])[1] != [NOTHING]
-            with pytest.raises(LockUnavailable):
-                case.take(entry="f")
-            with pytest.raises(LockUnavailable):
-                case.states.write_nothing()
-        finally:
-            case.client.config_set(setting[0], before)
+    case = on_server(lone_case)
+    case.take()
+    setting = ("maxmemory", "1") if refuses == "no memory" else ("min-replicas-to-write", "3")
+    before = case.client.config_get(setting[0])[setting[0]]
+    case.client.config_set(*setting)
+    try:
+        assert case.states.read(["e"])[1] != [NOTHING]
+        with pytest.raises(LockUnavailable):
+            case.take(entry="f")
+        with pytest.raises(LockUnavailable):
+            case.states.write_nothing()
+    finally:
+        case.client.config_set(setting[0], before)

@@ -1,22 +1,15 @@
 """What every store promises, verb by verb: acquire, release, renew, inspect, force_release."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from celery_redislock.locks.lease import new_token
 from celery_redislock.store.store import Term
-from tests.kinds import NAMED, SERVERS, ids_of, store_case
 from tests.stores import ABOUT, FACTS, ClusterCase, MemoryCase, StoreCase, granted, refused
 
 A, B, C = "job-a/1", "job-b/1", "job-c/1"
-
-
-@pytest.fixture(params=["memory", *SERVERS, *NAMED], ids=ids_of)
-def case(request: pytest.FixtureRequest, url_of: Callable[[str], str]) -> Iterator[StoreCase]:
-    """One of all stores, however its server is named."""
-    yield from store_case(request, url_of)
 
 
 #: A request for a lock, and a look at who would refuse it.

@@ -8,7 +8,6 @@ import pytest
 
 from celery_redislock.store.redisstore import RedisStore
 from celery_redislock.store.store import Mark, Term
-from tests.kinds import SERVERS, ids_of
 from tests.stores import ABOUT, RedisCase, StoreCase, granted, refused
 
 A, B = "job-a/1", "job-b/1"
@@ -206,11 +205,10 @@ class TestFence:
         assert 1_600_000_000_000_000 < fence < 2**53
 
 
-@pytest.fixture(params=SERVERS, ids=ids_of)
-def strict_case(request: pytest.FixtureRequest, url_of: Callable[[str], str]) -> Iterator[RedisCase]:
+@pytest.fixture
+def strict_case(redis_url: str) -> Iterator[RedisCase]:
     """A server's store with strict fences."""
-    server, options = request.param
-    with closing(RedisCase(url_of(server), options, strict_fence=True)) as case:
+    with closing(RedisCase(redis_url, strict_fence=True)) as case:
         yield case
 
 
