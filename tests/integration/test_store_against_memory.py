@@ -338,6 +338,7 @@ class Histories(RuleBasedStateMachine):
             seen["waiting"] = [each for each in seen["waiting"] if each not in lost]
         assert of_server == of_memory
         assert self.server.pushed("q") == self.memory.pushed(self.queue)
+        assert self.server.pushed("bell") == self.memory.pushed(self.bell)
         assert told(self.given[self.server]) == told(self.given[self.memory])
         for case, _ in self.cases:
             assert case.lines() == ["n"] or not self.places
@@ -389,7 +390,7 @@ def test_a_server_answers_every_history_as_the_store_in_memory(
     histories = type("Histories", (Histories,), {"url": redis_url, "limits": limits})
     # The same histories each time, for others change the count; the shortest one that fails is printed.
     settings = hypothesis.settings(
-        max_examples=200,
+        max_examples=100,
         stateful_step_count=40,
         deadline=None,
         derandomize=True,

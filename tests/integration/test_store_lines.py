@@ -378,6 +378,14 @@ class TestPark:
         assert park(case, B, nonce="one").word == "repeated"
         assert (in_line(case), case.pushed(), case.holder()) == ([], [B], B)
 
+    def test_one_that_was_refused_and_holds_its_claim_by_now_is_on_its_way(self, case: StoreCase) -> None:
+        case.take(A)
+        park(case, C)
+        case.store.hand_on("n", A, B, 30.0, facts=ABOUT)
+
+        assert park(case, B, most=1).word == "woken"
+        assert (case.holder(), case.pushed(), in_line(case)) == (B, [B], [C])
+
     def test_the_one_ahead_holds_the_lock_that_others_wait_for_and_begins(self, case: StoreCase) -> None:
         """Else its run would be refused in favour of those that are behind it."""
         ahead = f"{A}\0{IN_LINE}"
@@ -396,6 +404,17 @@ class TestPark:
         answer = park(case, B, how="behind", ahead=f"{A}\0{IN_LINE}")
 
         assert (answer.held_by and answer.held_by.token, case.holder()) == (D, D)
+
+    def test_a_full_line_takes_nobody_and_one_that_left_makes_room(self, case: StoreCase) -> None:
+        case.take(A)
+        park(case, B, most=2)
+        park(case, C, most=2)
+
+        assert park(case, D, most=2).word == "full"
+        assert in_line(case) == [B, C]
+
+        case.store.leave("n", C)
+        assert park(case, D, most=2).word == "parked"
 
     def test_its_delivery_is_acknowledged_with_it(self, server_case: RedisCase) -> None:
         """And so is another delivery of it; one that may run is not."""
