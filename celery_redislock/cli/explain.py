@@ -120,7 +120,9 @@ def explain(server: LockServer, words: tuple[str, ...], quick: bool) -> Answer:
     if (is_lost or quick) and not is_known:
         message = {**message, "told": nobody(server, _called(subject), words)}
     elif is_lost and subject.name == subject.task_id and not has_hold:
-        message = {"state": "skipped", "told": "skipped, and so not published"} if refused else {}
+        message = message if refused else {}
+        if "skipped" in map(_label, refused):
+            message = {"state": "skipped", "told": "skipped, and so not published"}
     document = {
         "subject": subject.name,
         "keys": subject.shown_keys,

@@ -213,6 +213,7 @@ def test_refusals_of_a_queued_call_and_of_each_of_several_locks_are_told(shell: 
 
 
 def test_a_call_that_had_to_wait_is_no_skipped_one(shell: Shell) -> None:
+    """It was published."""
     run_on(shell, "one", "job-1")
     facts = '{"task":"shop.alone","state":"running","on_conflict":"wait"}'
     shell.store.acquire("one", new_token("job-2"), 60.0, facts=facts, starts_run=True)
@@ -220,6 +221,8 @@ def test_a_call_that_had_to_wait_is_no_skipped_one(shell: Shell) -> None:
 
     assert "shop.alone[job-2] at start" in told["had to wait"][0]
     assert "skipped" not in told
+    # Its message is lost since.
+    assert explained(shell, "job-2")["message"][0].startswith("in no queue that is known, ")
 
 
 def test_a_task_without_its_arguments_is_told_by_all_that_its_calls_hold(shell: Shell) -> None:
