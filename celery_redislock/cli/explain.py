@@ -42,6 +42,9 @@ _BECOMES = {
     "callable": "be decided about by the task's on_conflict callable",
 }
 
+#: States of a message that was found nowhere.
+_LOST = ("unknown", "unseen")
+
 _Row = tuple[str, str]
 
 
@@ -115,10 +118,11 @@ def explain(server: LockServer, words: tuple[str, ...], quick: bool) -> Answer:
         now = "" if subject.handle is None else _now(server, subject, sum(lengths.values()))
         entries = _entries(server, subject)
         is_known = is_known or any([refused, forced, limits, entries, subject.handle, missing])
-    is_lost = message.get("state") == "unknown"
+    is_lost = message.get("state") in _LOST
     has_hold = any(holder.owner == subject.task_id for holder in subject.holders)
     if (is_lost or quick) and not is_known:
-        message = {**message, "told": nobody(server, _called(subject), words)}
+        maybe = f"; or it is {message['told']}" if message.get("state") == "unseen" else ""
+        message = {**message, "told": nobody(server, _called(subject), words) + maybe}
     elif is_lost and subject.name == subject.task_id and not has_hold:
         message = message if refused else {}
         if "skipped" in map(_label, refused):
@@ -158,7 +162,7 @@ def explain(server: LockServer, words: tuple[str, ...], quick: bool) -> Answer:
         *(("schedule", _told_of_entry(entry)) for entry in entries),
         *_remedies(server, subject),
     ]
-    is_known = is_known or message.get("state", "unknown") != "unknown"
+    is_known = is_known or message.get("state", "unknown") not in _LOST
     return Answer(document, [f"{label:<13}{text}" for label, text in rows], 0 if is_known else 1)
 
 

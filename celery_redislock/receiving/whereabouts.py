@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from celery.backends.base import DisabledBackend
 from celery.states import READY_STATES, SUCCESS
+from kombu.transport.virtual import Channel as VirtualChannel
 from kombu.utils.encoding import bytes_to_str
 
 from celery_redislock.declaring.options import LockSettings
@@ -40,7 +41,8 @@ class Whereabouts(NamedTuple):
     """Where a message is, as far as could be learnt.
 
     Attributes:
-        state: ``running``, ``in hand``, ``queued``, ``over`` or ``unknown``.
+        state: ``running``, ``in hand``, ``queued``, ``over``, ``unknown``; ``unseen``: queued or lost, which
+            the broker does not tell.
         told: the same for people, with what is known about the place.
         header: of its message, where that was seen.
     """
@@ -59,9 +61,10 @@ def find_message(app: Any, settings: LockSettings, task_id: str, *, runs: bool) 
     found = _asked(troubles, "the workers", partial(_with_workers, app, task_id))
     found = found or _asked(troubles, "its result", partial(_over, app, task_id))
     found = found or _asked(troubles, "the broker", partial(_at_broker, app, settings, task_id))
-    if found is None and runs:
+    if runs and (found is None or found.state == "unseen"):
         told = "taken by a worker that does not answer, and without a result yet"
-        found = Whereabouts("running", told)
+        again = "; if that is dead, and the task acks_late, it is queued again" if found else ""
+        found = Whereabouts("running", told + again)
     nowhere = (
         "in no queue that is known, in no worker's hands, and without a result: it was purged, or lost with "
         "the broker's data; or its worker was killed while it ran, and it is not acks_late; or its "
@@ -183,12 +186,16 @@ def _in_queues_unseen(app: Any, channel: Any) -> Whereabouts:
     sizes = []
     for queue in app.amqp.queues.values():
         with suppress(Exception):  # a queue that is not declared yet
-            sizes.append(f"{queue(channel).queue_declare(passive=True).message_count} in {queue.name!r}")
+            there = queue(channel).queue_declare(passive=True)
+            # Kombu's own transports say 0 of every queue.
+            is_idle = not there.consumer_count and not isinstance(channel, VirtualChannel)
+            idle = ", which nobody consumes" if is_idle else ""
+            sizes.append(f"{there.message_count} in {queue.name!r}{idle}")
     told = (
         "in the hands of no worker that answers, and without a result: it is queued, or lost. This broker's "
         f"queues cannot be looked into; messages there: {', '.join(sizes) or 'none'}. {told_of_workers(app)}"
     )
-    return Whereabouts("unknown", told)
+    return Whereabouts("unseen", told)
 
 
 def _in_queue(app: Any, channel: Any, task_id: str) -> Whereabouts | None:

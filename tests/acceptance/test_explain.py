@@ -17,6 +17,7 @@ from celery_redislock.declaring.server import store_of
 from tests.acceptance.bodies import new_body
 from tests.acceptance.conftest import ProjectMaker, opening
 from tests.acceptance.harness import Project, wait_until
+from tests.acceptance.paths import RABBITMQ
 from tests.acceptance.project import open_project
 from tests.acceptance.terms import CLAIM_GONE, PATIENCE, SHORT_LEASE
 
@@ -25,9 +26,6 @@ pytestmark = pytest.mark.xdist_group("explain")
 #: Seconds of a lease that counts as late for a while before it ends, and until a call is due.
 LATE_FOR_A_WHILE = 20.0
 LATER = 600
-
-#: Of the worker of each project.
-NAME = "shop@here"
 
 #: What is told, by state: a pattern for the row of each label.
 TOLD: Mapping[str, Mapping[str, str]] = {
@@ -42,7 +40,12 @@ TOLD: Mapping[str, Mapping[str, str]] = {
     },
     "queued": {
         "held by": r"{id} \(project.executed, queued, .*",
-        "message": r"in the queue 'celery', number 1 of 2. Consumed by {worker}",
+        "message": r"in the queue 'celery', number 1 of 3. Consumed by {worker}",
+    },
+    "queued without a lock": {
+        "key": r"work:.*",
+        "held by": "nobody",
+        "message": r"in the queue 'celery', number 2 of 3. Consumed by {worker}",
     },
     "due later, by ETA": {
         "held by": r"{id} \(project.executed, queued, .*",
@@ -110,7 +113,37 @@ TOLD: Mapping[str, Mapping[str, str]] = {
         "held by": r"{id} \(project.executed, queued, .*",
         "message": r"in the queue '(.*-aside)', number 1 of 3. None .* consumes it: start one with -Q \1",
     },
+    "handed its lock": {
+        "held by": r"{id} \(project.while_executing, queued, .*",
+        "handed on": r"{id} has not started",
+        "message": r"in the hands of worker {worker}: received, and not started",
+        "free it": r".* waiting work:\S+ --drop {id} --reason TEXT",
+    },
     "of a paused entry": {"schedule": r"nightly \(.*\): never sent; .*paused .*: the database moves"},
+}
+
+#: What is told on RabbitMQ of a message that no worker names.
+UNSEEN = (
+    "in the hands of no worker that answers, and without a result: it is queued, or lost. This broker's "
+    r"queues cannot be looked into; messages there: 3 in '\S+', 3 in '\S+-aside', which nobody consumes\. "
+    "Workers that answer: {worker}"
+)
+#: Calls that hold nothing while they are queued: their ids are in their messages alone.
+NAMELESS_ON_RABBITMQ = {
+    "queued without a lock": {"message": f"nobody holds the key {{id}}, .*; or it is {UNSEEN}"},
+    "under a wrong prefix": {"message": f"nobody holds the key {{id}}, .*; or it is {UNSEEN}"},
+}
+#: What is told there, where the broker hands out nothing but whole messages.
+TOLD_ON_RABBITMQ: Mapping[str, Mapping[str, str]] = {
+    **TOLD,
+    **NAMELESS_ON_RABBITMQ,
+    **{state: {**TOLD[state], "message": UNSEEN} for state in ("queued", "purged", "handed its lock")},
+    "in a queue that nobody consumes": {**TOLD["queued"], "message": UNSEEN},
+    "held by a dead process": {
+        **TOLD["held by a dead process"],
+        "message": "taken by a worker that does not answer, and .*; if that is dead, .*, it is queued again",
+    },
+    "late": {**TOLD["late"], "message": f"{TOLD['late']['message']}; if that is dead, .*"},
 }
 
 Answer = tuple[int, dict[str, list[str]], dict[str, str]]
@@ -125,18 +158,25 @@ def ask(app: Any, *words: str) -> tuple[int, dict[str, list[str]]]:
     return done.exit_code, rows
 
 
+def assert_told(told: Mapping[str, str], rows: Mapping[str, list[str]], about: Mapping[str, str]) -> None:
+    for label, pattern in told.items():
+        expected = re.compile(pattern.replace("{id}", about["id"]).replace("{worker}", about["worker"]))
+        assert [row for row in rows[label] if expected.fullmatch(row)], (label, pattern, rows)
+
+
 class Stage:
     """Calls in their states, and what was told of them."""
 
     def __init__(self, project: Project, concurrency: int) -> None:
         self.app = project.app
         self.answers: dict[str, Answer] = {}
-        self.worker = project.start_worker("prefork", "-n", NAME, concurrency=concurrency)
-        # No other one will answer.
-        self.app.control.inspect = partial(self.app.control.inspect, limit=1)
+        self.name = f"shop@{project.plan['prefix']}"
+        self.worker = project.start_worker("prefork", "-n", self.name, concurrency=concurrency)
+        # No other one will answer, or is a worker of this project.
+        self.app.control.inspect = partial(self.app.control.inspect, destination=[self.name])
 
     def ask(self, state: str, word: str) -> None:
-        about = {"id": word, "worker": NAME}
+        about = {"id": word, "worker": self.name}
         self.answers[state] = (*ask(self.app, word), about)
 
 
@@ -173,7 +213,7 @@ def with_a_worker(project: Project) -> dict[str, Answer]:
     ids["over, with success"] = executed.delay("success").id
     ids["over, with failure"] = executed.delay("failure", 0.0, "fail").id
     ids["over, revoked"] = uuid()
-    app.control.revoke(ids["over, revoked"], reply=True, timeout=PATIENCE, limit=1)
+    app.control.revoke(ids["over, revoked"], reply=True, timeout=PATIENCE, destination=[stage.name])
     executed.apply_async(("revoked",), task_id=ids["over, revoked"])
     ids["due later, by retry"] = executed.delay("retried", 0.0, "retry", {"countdown": LATER}).id
     project.wait_received(ids["due later, by retry"], 2)
@@ -183,31 +223,36 @@ def with_a_worker(project: Project) -> dict[str, Answer]:
     ids["due later, by ETA"] = executed.apply_async(("later",), countdown=LATER).id
     project.wait_received(ids["due later, by ETA"])
 
-    with project.kept_on("running", "line"):
-        ids["running"] = executed.delay("running").id
-        project.wait_started("running")
-        assert executed.delay("running").is_duplicate
-        (refused,) = store_of(app).happened("work:running").refused
-        ids["skipped"] = refused.hold.owner
-        project.while_executing.delay("line")
-        project.wait_started("line")
-        first, *_, last = [project.while_executing.delay("line").id for _ in range(3)]
-        assert project.wait_parked("line", 3)[::2] == [first, last]
-        ids["waits as the first"] = first
-        ids["waits as the last"] = last
-        for key in ("in hand", "in hand, too"):
-            ids[key] = executed.delay(key).id
-            project.wait_received(ids[key])
-        ids["queued"] = executed.delay("queued").id
-        wait_until(lambda: project.queued() == 1, PATIENCE, "one is in the queue")
-        beside(project, ids)
-        app.conf.beat_schedule = {"nightly": {"task": "project.executed_period", "schedule": 3600.0}}
-        pause = ["schedule", "pause", "nightly", "--for", "2h", "--reason", "the database moves"]
-        assert CliRunner().invoke(redislock, pause, obj=SimpleNamespace(app=app)).exit_code == 0
-        ids["of a paused entry"] = "project.executed_period"
-        for state in TOLD.keys() & ids.keys():
-            stage.ask(state, ids[state])
-        stage.answers["of one that waits"] = 0, {"": project.lines(f"[{first}] waits: ")}, {}
+    with project.kept_on("running", "in hand", "in hand, too"):
+        with project.kept_on("line"):
+            ids["running"] = executed.delay("running").id
+            project.wait_started("running")
+            assert executed.delay("running").is_duplicate
+            (refused,) = store_of(app).happened("work:running").refused
+            ids["skipped"] = refused.hold.owner
+            project.while_executing.delay("line")
+            project.wait_started("line")
+            first, *_, last = [project.while_executing.delay("line").id for _ in range(3)]
+            assert project.wait_parked("line", 3)[::2] == [first, last]
+            ids["waits as the first"] = first
+            ids["waits as the last"] = last
+            for key in ("in hand", "in hand, too"):
+                ids[key] = executed.delay(key).id
+                project.wait_received(ids[key])
+            ids["queued"] = executed.delay("queued").id
+            ids["queued without a lock"] = project.while_executing.delay("queued, too").id
+            wait_until(lambda: project.queued() == 2, PATIENCE, "two are in the queue")
+            beside(project, ids)
+            app.conf.beat_schedule = {"nightly": {"task": "project.executed_period", "schedule": 3600.0}}
+            pause = ["schedule", "pause", "nightly", "--for", "2h", "--reason", "the database moves"]
+            assert CliRunner().invoke(redislock, pause, obj=SimpleNamespace(app=app)).exit_code == 0
+            ids["of a paused entry"] = "project.executed_period"
+            for state in TOLD.keys() & ids.keys():
+                stage.ask(state, ids[state])
+            stage.answers["of one that waits"] = 0, {"": project.lines(f"[{first}] waits: ")}, {}
+        project.wait_started("in hand")
+        wait_until(lambda: len(project.parked("line")) == 2, PATIENCE, "the first got the lock")
+        stage.ask("handed its lock", first)
     project.wait_ended("prefix")
     stage.answers["of a missing claim"] = 0, {"": project.lines(CLAIM_GONE)}, {}
     return stage.answers
@@ -234,24 +279,34 @@ def beside(project: Project, ids: dict[str, str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def answers(open_on: ProjectMaker) -> Iterator[Mapping[str, Answer]]:
+def answers(open_on: ProjectMaker, path: str) -> Iterator[Mapping[str, Answer]]:
     """What was told in each state."""
     with opening(open_on, []) as make:
-        dying = without_a_worker(make(conf={"redislock_restore": 30.0}))
+        dying = without_a_worker(make(path=path, conf={"redislock_restore": 30.0}))
         next(dying)
-        told = with_a_worker(make())
+        told = with_a_worker(make(path=path))
         yield {**told, **next(dying)}
 
 
 @pytest.mark.parametrize("state", TOLD)
 def test_a_call_is_told_to_be_where_it_is(answers: Mapping[str, Answer], state: str) -> None:
     """With what it waits for, and what to do: no worker that answers is told to be dead."""
-    status, rows, about = answers[state]
+    status, *answer = answers[state]
 
     assert status == 0
-    for label, pattern in TOLD[state].items():
-        expected = re.compile(pattern.replace("{id}", about["id"]).replace("{worker}", about["worker"]))
-        assert [row for row in rows[label] if expected.fullmatch(row)], (label, pattern, rows)
+    assert_told(TOLD[state], *answer)
+
+
+@pytest.mark.parametrize("path", [RABBITMQ], indirect=True)
+@pytest.mark.parametrize("state", TOLD_ON_RABBITMQ)
+def test_where_queues_cannot_be_looked_into_a_call_is_told_to_be_queued_or_lost(
+    answers: Mapping[str, Answer], state: str
+) -> None:
+    """All else is told as on Redis: nothing that runs, waits or was taken is told to be queued."""
+    status, *answer = answers[state]
+
+    assert status == (1 if state in NAMELESS_ON_RABBITMQ else 0)
+    assert_told(TOLD_ON_RABBITMQ[state], *answer)
 
 
 def test_a_worker_prints_the_app_that_it_was_started_with(answers: Mapping[str, Answer]) -> None:

@@ -55,8 +55,18 @@ def test_a_message_that_no_worker_names_is_told_to_be_queued_or_lost(app: Celery
     workers(app, scheduled={"w@a": [due(9.0, "another")]}, active_queues={"w@a": [], "w@b": []})
     found = whereabouts.find_message(app, LockSettings(), "t1", runs=False)
 
-    assert found.state == "unknown"
+    assert found.state == "unseen"
     assert found.told.endswith("Workers that answer: w@a, w@b")
+    assert "which nobody consumes" not in found.told  # this broker does not say who does
+
+
+def test_a_message_whose_run_holds_a_lock_is_told_to_be_taken(app: Celery) -> None:
+    """Its worker does not answer; if that is dead, nobody can see the message in its queue."""
+    workers(app)
+    found = whereabouts.find_message(app, LockSettings(), "t1", runs=True)
+
+    assert found.state == "running"
+    assert found.told.startswith("taken by a worker that does not answer, and without a result yet; ")
 
 
 @pytest.mark.parametrize("answers", [True, False])
