@@ -320,7 +320,9 @@ def _joining(make: Callable[..., Any]) -> Callable[..., Any]:
     def both(self: SingletonTask, *args: Any, **kwargs: Any) -> Any:
         from celery_redislock.publishing.results import joined
 
-        result = joined(make(self, *args, **kwargs))
+        # A class is no method: it would take the task for the id.
+        own = args if isinstance(make, type) else (self, *args)
+        result = joined(make(*own, **kwargs))
         return SingletonTask.AsyncResult(self, *args, **kwargs) if result is None else result
 
     return both

@@ -394,3 +394,16 @@ def test_the_first_of_two_bases_still_decides_their_options() -> None:
     for bases, acks_late, ttl in [((Mine, Theirs), False, 20), ((Theirs, Mine), True, 40)]:
         made: Any = type("Made", bases, {})
         assert (made.acks_late, made.lock_ttl) == (acks_late, ttl)
+
+
+def test_a_class_of_results_set_in_a_task_class_makes_its_results(shop: Shop) -> None:
+    """The result is that of the task id, and tells duplicates."""
+
+    class SetTask(SingletonTask):
+        AsyncResult = AbortableAsyncResult
+
+    result = shop.unique(body, base=SetTask).AsyncResult("x")
+
+    assert result.id == "x"
+    assert isinstance(result, AbortableAsyncResult)
+    assert not result.is_duplicate
