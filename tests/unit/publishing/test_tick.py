@@ -199,3 +199,11 @@ def test_a_message_of_a_tick_keeps_an_id_that_its_caller_gives(shop: Shop) -> No
 
     assert message.headers["id"] == "mine"
     assert not carried(message).is_tick
+
+
+def test_a_message_whose_task_id_is_given_keeps_it() -> None:
+    """A tick gives an identity where there is none."""
+    headers = {TICK: Tick("tick")}
+
+    assert Tick.of({"headers": headers}) is not None
+    assert Tick.of({"headers": headers, "task_id": "mine"}) is None
