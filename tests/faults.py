@@ -42,7 +42,8 @@ class FaultyProxy:
     """Forwards connections to a server until told otherwise. Every fault applies to new data only.
 
     Attributes:
-        requests: how many script calls there were, but for the look that each worker takes once a second.
+        requests: how many script calls there were, but for the look that each worker takes once a second, and
+            what each process writes once a second of its runs.
         fired: how many of them met a fault.
         delay: seconds a :attr:`Fault.SLOW` answer is held up.
         drag: seconds every answer is held up, those of a handshake too.
@@ -181,7 +182,7 @@ class FaultyProxy:
         if operation is None:
             return None
         with self._lock:
-            self.requests += operation != "sweep"
+            self.requests += operation not in {"sweep", "happened"}
             hits = [plan.fault for plan in self._plans if plan.hits(operation)]
             self.fired += bool(hits)
         return hits[0] if hits else None

@@ -53,13 +53,10 @@ def _release_unwanted(sender: Any = None, message: Any = None, **_: Any) -> None
 
 def _last_call(**_: Any) -> None:
     """``worker_process_shutdown``, in a pool child: it ends without the interpreter's exit functions."""
-    tasklock = sys.modules.get("celery_redislock.locks.tasklock")
-    if tasklock is not None:
-        from celery_redislock.locks.notes import NOTES
-        from celery_redislock.locks.watchdog import last_call
-
-        last_call()
-        NOTES.write()
+    if (watchdog := sys.modules.get("celery_redislock.locks.watchdog")) is not None:
+        watchdog.last_call()
+    if (notes := sys.modules.get("celery_redislock.locks.notes")) is not None:
+        notes.NOTES.write()
 
 
 def _prepare_worker(sender: Any = None, **_: Any) -> None:
