@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import redis
 
-from tests.acceptance.harness import Project
+from celery_redislock.declaring.server import store_of
+from tests.acceptance.harness import Project, wait_until
 from tests.acceptance.terms import LONG_LEASE, PATIENCE
 from tests.servers import EmbeddedServer
 from tests.tiers import slow
@@ -39,6 +40,10 @@ def test_the_release_and_the_result_are_one_step(
     project = new_project(backend=lock_server.url, conf=conf)
     project.start_worker(pool, concurrency=1)
     project.executed.delay(f"{key}-before").get(timeout=PATIENCE)
+    # From now on a process that writes starts has its connection, and the server knows its script.
+    store = store_of(project.app)
+    started = "project.executed", "started"
+    wait_until(lambda: started in store.counts().numbers, PATIENCE, "its start is written")
     with redis.Redis.from_url(lock_server.redis_url) as client:
         trips = Trips(client)
         looks = looks_at_lines(client)
