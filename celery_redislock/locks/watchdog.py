@@ -368,6 +368,7 @@ def last_call() -> None:
 # The watchdog's thread, a daemon, runs until after these functions.
 atexit.register(last_call)
 # A process of multiprocessing ends without them, and forgets its parent's finalizers when it begins.
+Finalize(None, last_call, exitpriority=0)
 register_after_fork(last_call, lambda call: Finalize(None, call, exitpriority=0))
 
 if hasattr(os, "register_at_fork"):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 #: What every program has: a store, given as ``argv``, and a deadline for waiting.
-_PROLOGUE = """
+PROLOGUE = """
 import os, signal, sys, threading, time
 from celery_redislock.locks import Lock, Semaphore, connect
 from celery_redislock.locks.watchdog import watchdog_of
@@ -66,7 +66,7 @@ def run_program(program: str, *argv: str, first: str = "", timeout: float = 60.0
         timeout: seconds.
         returns: its exit status, or less the signal that kills it.
     """
-    text = textwrap.dedent(first) + _PROLOGUE + textwrap.dedent(program)
+    text = textwrap.dedent(first) + PROLOGUE + textwrap.dedent(program)
     done = subprocess.run(
         [sys.executable, "-c", text, *argv],
         capture_output=True,
@@ -82,7 +82,7 @@ def run_program(program: str, *argv: str, first: str = "", timeout: float = 60.0
 @contextmanager
 def waiting_programs(case: Any, program: str, number: int) -> Iterator["list[subprocess.Popen[bytes]]"]:
     """Run so many programs that wait for something; they end with the block at the latest."""
-    prologue = _PROLOGUE.replace("prefix=prefix", "prefix=prefix, socket_timeout=0.5", 1)
+    prologue = PROLOGUE.replace("prefix=prefix", "prefix=prefix, socket_timeout=0.5", 1)
     command = [sys.executable, "-c", prologue + textwrap.dedent(program), case.url, case.prefix]
     started = [subprocess.Popen(command, cwd=Path(__file__).parents[2]) for _ in range(number)]
     try:

@@ -1,5 +1,7 @@
 """A process that ends while it has debts: it pays them before it is gone, if the server answers soon."""
 
+import subprocess
+import sys
 import time
 
 import pytest
@@ -7,7 +9,7 @@ import pytest
 from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.locks.watchdog import LAST_CALL
 from tests.faults import Fault, FaultyProxy
-from tests.integration.programs import run_program
+from tests.integration.programs import PROLOGUE, run_program
 from tests.stores import RedisCase
 
 UNHEARD = (Fault.REPLY_LOST, Fault.RESET_IN_REPLY, Fault.SILENCE)
@@ -107,6 +109,25 @@ def test_a_process_of_multiprocessing_pays_its_debts_before_it_is_gone(case: Red
     told = run_program(PATIENT + BODY + PROCESS, case.url, case.prefix)
 
     assert told == "None\n"
+
+
+#: Imports nothing of this package itself.
+FORKS = """
+import multiprocessing, sys
+
+child = multiprocessing.get_context("fork").Process(target=exec, args=(sys.argv[3], {}))
+child.start()
+child.join(30)
+assert child.exitcode == 0
+"""
+
+
+def test_so_does_one_that_is_the_first_to_import_this(case: RedisCase) -> None:
+    """No parent of its own has said what is to be done at its end."""
+    body = f"{PROLOGUE}{PATIENT}{BODY}\nbody()"
+    subprocess.run([sys.executable, "-c", FORKS, case.url, case.prefix, body], check=True, timeout=60)
+
+    assert case.holder() is None
 
 
 def test_a_server_that_stays_away_holds_no_process_up_for_long(proxy: FaultyProxy, case: RedisCase) -> None:

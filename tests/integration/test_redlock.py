@@ -22,7 +22,7 @@ from celery_redislock.store.store import Release, Term
 from tests.facts import wait_until
 from tests.faults import Fault, FaultyProxy, faulty_proxy
 from tests.history import Interval, violations
-from tests.integration.programs import _PROLOGUE
+from tests.integration.programs import PROLOGUE
 from tests.servers import EmbeddedServer
 from tests.stores import ABOUT, FACTS, QuorumCase, granted, refused
 from tests.trips import Trips
@@ -297,7 +297,7 @@ def test_five_that_wait_never_hold_it_at_once_and_never_split_the_votes_for_long
     servers: list[EmbeddedServer],
 ) -> None:
     """Law 1, by random pauses: a round is won within a second, and all get their turns."""
-    program = _PROLOGUE.replace("url, prefix, *rest", "prefix, *url") + textwrap.dedent(FIVE)
+    program = PROLOGUE.replace("url, prefix, *rest", "prefix, *url") + textwrap.dedent(FIVE)
     command = [sys.executable, "-c", "import json\n" + program]
     with closing(QuorumCase([each.redis_url for each in servers])) as case, ExitStack() as stack:
         processes = [
