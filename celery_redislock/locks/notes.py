@@ -61,7 +61,7 @@ class Refusals:
 
 
 class Notes:
-    """What one process has not written yet. Its methods may be called by any thread; only one sends.
+    """What one process has not written yet. Any thread may call its methods, of which one alone sends.
 
     Attributes:
         start: counts that a run has taken a lock, a :class:`Term`.
@@ -81,11 +81,11 @@ class Notes:
     def begin(self, lock: Term) -> None:
         """Add up the refusals of this key from now on: one has just been noted."""
         if len(self._refused) < MOST_KEYS:
-            self._refused[lock.key, lock.task] = Refusals()
+            self._refused.setdefault((lock.key, lock.task), Refusals())
             self._run_thread()
 
     def write(self) -> None:
-        """Tell the servers; what one of them does not answer is lost."""
+        """Tell the servers; when one of them does not answer, what is left of this second is lost."""
         starts: Counter[tuple[LockStore, str]] = Counter()
         keys = {}
         with suppress(IndexError):  # it is empty
@@ -133,6 +133,7 @@ NOTES = Notes()
 
 atexit.register(NOTES.write)
 # A process of multiprocessing ends without these, and forgets its parent's finalizers when it begins.
+Finalize(None, NOTES.write, exitpriority=0)
 register_after_fork(NOTES, lambda notes: Finalize(None, notes.write, exitpriority=0))
 
 if hasattr(os, "register_at_fork"):

@@ -182,9 +182,7 @@ class TaskLock(_Terms, KeyLock):
             starts_run=True,
             limit=self.limit,
         )
-        answer = acquire()
-        if isinstance(answer, Refusal) and any(map(self.release_if_dead, answer.holds)):
-            answer = acquire()  # as past_the_dead does, for a call less
+        answer = self.past_the_dead(acquire)
         if not isinstance(answer, Grant):
             return answer
         NOTES.start(self)

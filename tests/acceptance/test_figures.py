@@ -1,9 +1,9 @@
 """What workers and publishers add up before they tell the lock server."""
 
 import json
-import signal
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 
 import pytest
@@ -21,33 +21,47 @@ def counted(project: Project, what: str) -> int:
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
-def test_every_run_is_counted_within_seconds_and_before_a_worker_ends(
+def test_every_run_is_counted_within_seconds(
     new_project: Callable[..., Project], key: str, pool: str
 ) -> None:
-    """A pool's child ends without exit functions: Celery's signal writes what it has added up."""
+    """By a thread of the process of the body, which runs beside greenlets, too."""
     project = new_project()
-    worker = project.start_worker(pool)
+    project.start_worker(pool)
     for result in [project.executed.delay(f"{key}{number}") for number in range(CALLS)]:
         result.get(timeout=PATIENCE)
     wait_until(lambda: counted(project, "started") == CALLS, PATIENCE, "all runs are counted")
-    for result in [project.executed.delay(f"{key}{number}") for number in range(CALLS)]:
-        result.get(timeout=PATIENCE)
-    worker.signal(signal.SIGTERM)
-    worker.process.wait(PATIENCE)
-
-    assert counted(project, "started") == 2 * CALLS
 
 
-def test_a_publisher_that_ends_has_told_of_every_refusal(
+def test_a_pool_child_that_is_replaced_has_told_of_its_run(
     new_project: Callable[..., Project], key: str
 ) -> None:
-    """It ends long before its thread would write."""
+    """It ends at once and without exit functions: Celery's signal is what writes."""
     project = new_project()
-    publisher = (
-        "import json, sys; from tests.acceptance.project import open_project;"
-        "app = open_project(json.loads(sys.argv[1]));"
-        f"task = app.tasks['project.executed']; [task.delay({key!r}) for _ in range({CALLS} + 1)]"
-    )
+    project.start_worker("prefork", "--max-tasks-per-child", "1")
+    for result in [project.executed.delay(f"{key}{number}") for number in range(CALLS)]:
+        result.get(timeout=PATIENCE)
+    wait_until(lambda: counted(project, "started") == CALLS, PATIENCE, "all runs are counted")
+
+
+@pytest.mark.parametrize("ends", ["publish()", "multiprocessing.Process(target=publish).start()"])
+def test_a_publisher_that_ends_has_told_of_every_refusal(
+    new_project: Callable[..., Project], key: str, ends: str
+) -> None:
+    """It ends long before its thread would write; a process of multiprocessing without exit functions."""
+    project = new_project()
+    publisher = textwrap.dedent(f"""
+        import json, multiprocessing, sys
+        from tests.acceptance.project import open_project
+
+        app = open_project(json.loads(sys.argv[1]))
+
+        def publish():
+            for _ in range({CALLS} + 1):
+                app.tasks["project.executed"].delay({key!r})
+
+        multiprocessing.set_start_method("fork")
+        {ends}
+    """)
     subprocess.run([sys.executable, "-c", publisher, json.dumps(project.plan)], check=True, timeout=60)
 
     assert counted(project, "skipped") == CALLS

@@ -1,15 +1,18 @@
 """What every server notes of refusals, counts and releases by force."""
 
 import json
+from contextlib import closing
 from typing import Any
 
 import pytest
 
+from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.locks import MemoryStore
 from celery_redislock.locks.force import facts_of_force
 from celery_redislock.locks.tasklock import Says, TaskLock
 from celery_redislock.store.store import Counts, Entry, Grant, Refusal
 from tests.facts import wait_until
+from tests.faults import Fault, FaultyProxy
 from tests.stores import ClusterCase, RedisCase
 
 A, B, C = "job-a/1", "job-b/2", "job-c/3"
@@ -71,6 +74,16 @@ def test_a_claim_that_is_refused_in_one_step_with_its_message_is_noted(server_ca
 
     assert store.happened("n").refused[0].hold.owner == "job-b"
     assert numbers(server_case) == {"accepted": 1, "skipped": 1}
+
+
+def test_a_claim_that_takes_over_another_is_no_second_acceptance(server_case: RedisCase) -> None:
+    """As that of a worker whose message was handed one in line."""
+    server_case.store.acquire("n", A, 30.0, facts=said())
+    answer = server_case.store.acquire("n", B, 30.0, facts=said(), instead_of=A)
+
+    assert isinstance(answer, Grant)
+    assert answer.taken_over
+    assert numbers(server_case) == {"accepted": 1}
 
 
 def test_each_task_of_a_key_has_an_entry_of_its_own(server_case: RedisCase) -> None:
@@ -216,6 +229,23 @@ def test_a_repeated_request_is_counted_once(server_case: RedisCase) -> None:
         store.acquire("n", A, 30.0, facts=said())
 
     assert numbers(server_case) == {"accepted": 1}
+
+
+def test_what_was_added_up_is_counted_once_where_its_answer_got_lost(
+    proxy: FaultyProxy, tcp_server: EmbeddedServer
+) -> None:
+    """The request is sent again: its number would be counted twice."""
+    with closing(RedisCase(proxy.url, client_url=tcp_server.redis_url)) as case:
+        store = case.store
+        store.acquire("n", A, 30.0, facts=said())
+        store.happened("n")  # the server knows the script from now on
+        proxy.fail(Fault.REPLY_LOST, of="happened")
+        store.happened("n", task="shop.sync", what="started", times=7)
+        proxy.fail(Fault.REPLY_LOST, of="happened")
+        store.happened("n", task="shop.sync", times=40, value=f"{C}\0{said()}", holder=A)
+
+        assert proxy.fired == 2
+        assert numbers(case) == {"accepted": 1, "started": 7, "skipped": 40}
 
 
 def test_of_several_locks_one_claim_is_counted_once(server_case: RedisCase) -> None:

@@ -1,7 +1,6 @@
 -- Included, inside the branch, where a hold is granted, refused (refusal.lua), waits or is taken away: notes what
--- happened, for operators; starts are added up by the processes of the runs (locks/notes.py). It never changes an
--- answer. pcall: what the server refuses, and a key of another type,
--- costs the note and nothing else.
+-- happened, for operators. Starts are added up by the processes of the runs (locks/notes.py). It never changes an
+-- answer. pcall: what the server refuses, and a key of another type, costs the note and nothing else.
 --
 -- Only tasks are noted, whose facts name one. Beside the lock:
 --
@@ -57,4 +56,3 @@ local function clock_up(index, task, what, facts)
   tally(index, task, what .. '\0' .. bound)
   tally(index, task, what .. '\0ms', math.floor(1000 * seconds))
 end
-
