@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from celery.result import AsyncResult
 
+from celery_redislock.locks.notes import NOTES, Notes
 from celery_redislock.publishing import claim
 from tests.acceptance.brokers import RABBITMQ_QUEUES, Site, conf_of
 from tests.acceptance.endings.ending import SHARED
@@ -122,6 +123,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
                 for worker in (each for each in project.workers if each.log_path.exists()):
                     report.sections.append(("worker log", worker.log[-12000:]))
                     report.sections.append(("worker stacks", worker.stacks()))
+
+
+@pytest.fixture(autouse=True)
+def _nobody_writes() -> None:
+    """This process is a publisher, and writes what it adds up as any other one."""
+    Notes.__init__(NOTES)  # a test of another kind may have said that there is a thread
 
 
 @pytest.fixture(autouse=True)

@@ -6,18 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from celery_redislock.locks.notes import NOTES, Notes
 from tests.cluster import Cluster
 from tests.faults import FaultyProxy, faulty_proxy
 from tests.servers import EmbeddedServer
 from tests.stores import ClusterCase, MemoryCase, RedisCase, StoreCase, start_server
-
-
-@pytest.fixture(autouse=True)
-def _nobody_writes_notes() -> None:
-    """Let no thread of this process tell a server what tests before have started: others count requests."""
-    Notes.__init__(NOTES)
-    NOTES._has_thread = True
 
 
 @pytest.fixture(scope="session")

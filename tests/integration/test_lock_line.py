@@ -21,7 +21,7 @@ from celery_redislock.locks import Lock, connect
 from celery_redislock.locks.watchdog import watchdog_of
 from tests.facts import wait_until
 from tests.faults import FaultyProxy
-from tests.integration.programs import _PROLOGUE, run_program
+from tests.integration.programs import PROLOGUE, run_program
 from tests.stores import RedisCase
 
 #: Seconds: the socket timeout of the stores here. A hand-off lives for two of them.
@@ -68,7 +68,7 @@ def _in_line(case: RedisCase, number: int, work: Callable[[int, Lock], object]) 
 @contextmanager
 def _program(case: RedisCase, text: str) -> Iterator["subprocess.Popen[str]"]:
     """A process of its own with a store, that ends with the block at the latest."""
-    program = _PROLOGUE + "from celery_redislock.exceptions import LockBusy\n" + textwrap.dedent(text)
+    program = PROLOGUE + "from celery_redislock.exceptions import LockBusy\n" + textwrap.dedent(text)
     command = [sys.executable, "-c", program.replace("prefix=prefix", "prefix=prefix, socket_timeout=0.5", 1)]
     with subprocess.Popen(
         [*command, case.url, case.prefix],

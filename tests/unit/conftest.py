@@ -4,16 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from celery_redislock.locks.notes import NOTES, Notes
 from tests.clocks import ManualClock
 from tests.unit.shop import Shop, let_nobody_look, open_shop
-
-
-@pytest.fixture(autouse=True)
-def _nobody_writes_notes() -> None:
-    """Let no thread of this process tell a server what tests before have started: others count requests."""
-    Notes.__init__(NOTES)
-    NOTES._has_thread = True
 
 
 @pytest.fixture
