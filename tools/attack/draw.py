@@ -164,10 +164,6 @@ def _options(chance: random.Random) -> dict[str, Any]:
         "acks_late": late,
         "reject_on_worker_lost": late and chance.random() < 0.7,
         **({"lock_period": period} if period else {}),
-        **(
-            {"lock_limit": chance.choice([2, 3])}
-            if scope != "until_expired" and chance.random() < 0.3
-            else {}
-        ),
+        **({"lock_limit": chance.choice([2, 3])} if period is None and chance.random() < 0.3 else {}),
         **({"on_lock_lost": "terminate"} if scope.endswith("executed") and chance.random() < 0.3 else {}),
     }

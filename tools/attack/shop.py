@@ -18,7 +18,6 @@ from celery.signals import task_postrun, worker_process_init
 
 from celery_redislock import LockLost, Resources, SingletonTask, lock_lost
 from celery_redislock.locks.lease import Lease
-from celery_redislock.running.run import run_of
 from celery_redislock.wire.clock import boottime
 from tests.acceptance.worker import SWEEPING, end_with_parent
 from tools.attack.draw import RESTORING, TERM
@@ -108,7 +107,7 @@ def _outlive(**_: Any) -> None:
 def _new_body() -> Any:
     def work(self: Any, key: Any, number: int = 0, seconds: float = 0.0, then: str = "") -> int:
         """Stay on for some seconds, as long as the lease is not lost; then end as asked."""
-        run, journal, name = run_of(self.request), self.app.journal, uuid4().hex
+        run, journal, name = self.request.redislock_run, self.app.journal, uuid4().hex
         lease = run.lease if run is not None else None
         about = {
             "task": self.name,
@@ -119,7 +118,7 @@ def _new_body() -> Any:
             "pid": os.getpid(),
             # What nobody else may do meanwhile: work under this key, run this message.
             "key": None if run is None or run.locks.lease is None else run.lock.key,
-            "message": run.identity if run is not None and run.can_come_again else None,
+            "message": run.identity if run is not None and run.again else None,
             "limit": 1 if run is None or run.lock.limit is None else run.lock.limit,
             "fence": None if lease is None else lease.fence,
             "start": boottime(),
@@ -161,7 +160,7 @@ def _announce(sender: Any, lease: Lease, **_: Any) -> None:
 
 
 def _settle(task: Any, **_: Any) -> None:
-    run = run_of(task.request)
+    run = task.request.redislock_run
     if run is not None and run.lease is not None and run.locks.lease is not None:
         task.app.journal.note("settled", run.lease.token, int(run.lease.lost))
 
