@@ -105,7 +105,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", type=_names, default=list(ATTACKS), help="attacks, separated by commas")
     parser.add_argument("--without", type=_names, default=[], help="attacks, separated by commas")
     parser.add_argument(
-        "--logs", type=Path, help="a folder for the workers' logs, the journal, the broker's record"
+        "--logs", type=Path, help="a folder for the workers' logs, the journal, the servers' records"
     )
     return parser.parse_args()
 
@@ -189,10 +189,12 @@ def _hit(stage: Stage, name: str, chance: random.Random, since: float) -> str:
 
 
 def _keep(stage: Stage, folder: Path, logs: Path) -> None:
-    """Keep what workers have logged, the journal, and the broker's record."""
+    """Keep what workers have logged, the journal, and the records of the broker and the lock server."""
     (logs / f"{folder.name}.log").write_text(stage.log())
     for path in folder.glob("broker/appendonlydir/*.incr.aof"):
         shutil.copy(path, logs / f"{folder.name}.aof")
+    for path in folder.glob("appendonlydir/*.incr.aof"):
+        shutil.copy(path, logs / f"{folder.name}.locks.aof")
     subjects = ("attempts", "outcomes", "starts", "ends")
     facts = {name: stage.journal.facts(name) for name in subjects}
     (logs / f"{folder.name}.json").write_text(json.dumps(facts, indent=1))

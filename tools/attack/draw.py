@@ -36,6 +36,13 @@ STRATEGIES = ("skip", "raise", "retry")
 #: How a call ends; most of them just end.
 ENDINGS = ("", "", "", "", "", "", "fail", "retry", "retry_quietly", "retry_slowly")
 KEYS, TASKS = 12, 8
+#: Options of one call; ``None`` stands for ``send_task``, as by who has not imported the task.
+OPTIONS: tuple[Mapping[str, Any] | None, ...] = (
+    *({},) * 8, *(None,) * 3, {"countdown": 1}, {"countdown": 2}, {"on_conflict": "retry"}, {"lock": None},
+    {"lock_ttl": 2 * TTL}, {"lock_key": "attack:k0"}, {"lock_period": 0.3},
+)  # fmt: skip
+#: Where a message that no worker can name would wait for an hour.
+NAMED = tuple(options for options in OPTIONS if options is not None and options.get("lock", "") is not None)
 
 
 class Round(NamedTuple):
@@ -96,6 +103,18 @@ def draw(seed: int, number: int, brokers: Sequence[str], lock_servers: Sequence[
         locks=chance.choice(lock_servers),
         tasks={f"attack.{place}": _options(chance) for place in range(TASKS)},
     )
+
+
+def draw_call(
+    chance: random.Random, declared: Mapping[str, Any], *, restoring: bool
+) -> Mapping[str, Any] | None:
+    """Draw the options of one call of a task that declares these."""
+    options = chance.choice(NAMED if restoring else OPTIONS)
+    if options and "on_conflict" in options and declared["lock"] == "until_expired":
+        return {}  # nobody waits at publish for what nobody releases
+    if options and "lock_period" in options and "lock_limit" in declared:
+        return {}  # these are refused together
+    return options
 
 
 def draw_killed(seed: int, number: int) -> Round:

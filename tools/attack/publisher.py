@@ -10,20 +10,13 @@ from uuid import uuid4
 from celery import chain, chord, group
 
 from celery_redislock.wire.clock import boottime
-from tools.attack.draw import ENDINGS, KEYS, TTL
+from tools.attack.draw import ENDINGS, KEYS, draw_call
 from tools.attack.shop import app
 
 SECONDS = (0.0, 0.0, 0.1, 0.3, 0.6, 1.5)
 #: Of hot keys: bodies; calls that are on their way at once, of which killed ones are no longer; a pause, and
 #: the longest one.
 SHORT, ENOUGH, BUSY, MOST_BUSY = (0.0, 0.0, 0.005, 0.01), 150, 0.01, 0.3
-#: Options of one call; ``None`` stands for ``send_task``, as by who has not imported the task.
-OPTIONS: tuple[Mapping[str, Any] | None, ...] = (
-    *({},) * 8, *(None,) * 3, {"countdown": 1}, {"countdown": 2}, {"on_conflict": "retry"}, {"lock": None},
-    {"lock_ttl": 2 * TTL}, {"lock_key": "attack:k0"}, {"lock_period": 0.3},
-)  # fmt: skip
-#: Where a message that no worker can name would wait for an hour.
-NAMED = tuple(options for options in OPTIONS if options is not None and options.get("lock", "") is not None)
 #: Task ids.
 IDS: tuple[Callable[[int], str], ...] = (
     *(lambda _: uuid4().hex,) * 10, *(lambda number: f"fixed-{number % 5}",) * 2,
@@ -38,11 +31,10 @@ def publish(chance: random.Random) -> None:
     """Publish one call, or a workflow of three."""
     tasks = [task for name, task in sorted(app.tasks.items()) if name.startswith("attack.")]
     size, calls, signatures = chance.choice([1] * 10 + [3]), [], []
-    keys, offered = (20 * KEYS, NAMED) if app.is_restoring else (KEYS, OPTIONS)
+    keys = 20 * KEYS if app.is_restoring else KEYS
     for _ in range(size):
-        task, options = chance.choice(tasks), chance.choice(offered)
-        if options and "on_conflict" in options and task.options_of_round["lock"] == "until_expired":
-            options = {}  # nobody waits at publish for what nobody releases
+        task = chance.choice(tasks)
+        options = draw_call(chance, task.options_of_round, restoring=app.is_restoring)
         number = int(app.journal.redis.incr("attack:numbers"))
         task_id = chance.choice(IDS)(number) if size == 1 else uuid4().hex
         may_drop = size == 1 and _is_droppable(task, options)
