@@ -298,11 +298,11 @@ class MemoryStore(LockStore):
             woken = _NOBODY
             if is_own:
                 woken = self._wake(name, only=id)
-            elif held is None and how != "behind":
+            elif held is None and (how != "behind" or not is_free):
                 woken = self._wake(name)
             if id not in self._ids(name):
                 return Parked("woken")
-            if held is None and how == "behind" and ahead:
+            if is_free and how == "behind" and ahead:
                 self._keep(name, ahead.encode(), _AHEAD)
                 held = self._held_by(name)[0]
             left = held.expires_in if held is not None else _LATEST

@@ -691,8 +691,9 @@ class LockStore(ABC):
             band: of its priority: 0 is served first.
             place: ``last`` or ``first`` of its band, or the id of one it goes before (first, if it has left).
             most: entries there may be.
-            ahead: ``token NUL facts``: where the lock is free and it waits ``behind``, a claim of the one
-                before it, for ten seconds; else that one's run would be refused in favour of those behind it.
+            ahead: ``token NUL facts``: where the lock is free, nobody waits and it waits ``behind``, a claim
+                of the one before it, for ten seconds; else that one's run would be refused in favour of those
+                behind it.
             acknowledge: a delivery that the broker, on the lock server, forgets in the same step: the keys of
                 the hash of deliveries and of the sorted set of their tags, and the tag.
             within: seconds after which it goes without the lock, if it still waits: :meth:`sweep` lets it go.

@@ -405,6 +405,26 @@ class TestPark:
 
         assert (answer.held_by and answer.held_by.token, case.holder()) == (D, D)
 
+    def test_nobody_goes_ahead_of_those_who_wait_already(self, case: StoreCase) -> None:
+        """It may wait by now itself: a claim that nobody takes over would keep all others waiting."""
+        case.take(A)
+        park(case, D, "give")
+        case.store.release("n", A)  # another process has to serve D
+        park(case, C)
+
+        answer = park(case, B, how="behind", ahead=f"{C}\0{IN_LINE}")
+
+        assert (answer.held_by, case.holder(), in_line(case)) == (None, None, [D, C, B])
+
+    def test_one_that_waits_goes_before_one_ahead_where_a_hold_has_expired(self, case: StoreCase) -> None:
+        case.take(A)
+        park(case, C)
+        case.expire()
+
+        park(case, B, how="behind", ahead=f"{D}\0{IN_LINE}")
+
+        assert (case.holder(), case.pushed(), in_line(case)) == (C, [C], [B])
+
     def test_a_full_line_takes_nobody_and_one_that_left_makes_room(self, case: StoreCase) -> None:
         case.take(A)
         park(case, B, most=2)

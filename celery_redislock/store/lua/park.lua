@@ -16,8 +16,9 @@
 --       7  place    'last' of its band; 'first' of it; or the id of one it goes before: first, if that has left
 --       8  most     entries there may be
 --       9  keep     ms the note lives: longer than a repeated request may take
---       10  ahead   `token NUL json`: where the lock is free and it waits 'behind', the claim of the one before it;
---                   '' for none. Else that one would be refused in favour of those that wait for it
+--       10  ahead   `token NUL json`: where the lock is free, nobody waits and it waits 'behind', the claim of the
+--                   one before it; '' for none. Else that one would be refused in favour of those that wait for it.
+--                   Where somebody waits, that one may wait as well by now, and would not take it over
 --       11  within  ms until it goes without the lock if it is in line then (sweep.lua); '' for ever. A process
 --                   that waits leaves the line then, unless it has parked again
 --       12  tag     of the delivery that is acknowledged; '' or absent for none
@@ -106,7 +107,7 @@ acknowledge()
 local promoted, text, sends, kept
 if is_own then
   promoted, text, sends, kept = wake(lock, index, name, home, id)
-elseif not held and how ~= 'behind' then
+elseif not held and (how ~= 'behind' or not is_free) then
   promoted, text, sends, kept = wake(lock, index, name, home)
 end
 if not text and not call('ZSCORE', line, id) then
@@ -116,7 +117,7 @@ local rank = call('ZRANK', line, id) or 0
 if text then
   return with_promoted({'parked', rank}, promoted, text, sends, kept)
 end
-if not held and how == 'behind' and ARGV[10] ~= '' then
+if is_free and how == 'behind' and ARGV[10] ~= '' then
   held = ARGV[10]
   call('SET', lock, held, 'PX', AHEAD)
   list(index, name, now, AHEAD)
