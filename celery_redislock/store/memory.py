@@ -298,7 +298,7 @@ class MemoryStore(LockStore):
             woken = _NOBODY
             if is_own:
                 woken = self._wake(name, only=id)
-            elif held is None and (how != "behind" or not is_free):
+            elif held is None and how != "behind":
                 woken = self._wake(name)
             if id not in self._ids(name):
                 return Parked("woken")

@@ -416,15 +416,6 @@ class TestPark:
 
         assert (answer.held_by, case.holder(), in_line(case)) == (None, None, [D, C, B])
 
-    def test_one_that_waits_goes_before_one_ahead_where_a_hold_has_expired(self, case: StoreCase) -> None:
-        case.take(A)
-        park(case, C)
-        case.expire()
-
-        park(case, B, how="behind", ahead=f"{D}\0{IN_LINE}")
-
-        assert (case.holder(), case.pushed(), in_line(case)) == (C, [C], [B])
-
     def test_a_full_line_takes_nobody_and_one_that_left_makes_room(self, case: StoreCase) -> None:
         case.take(A)
         park(case, B, most=2)

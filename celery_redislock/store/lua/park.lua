@@ -107,7 +107,7 @@ acknowledge()
 local promoted, text, sends, kept
 if is_own then
   promoted, text, sends, kept = wake(lock, index, name, home, id)
-elseif not held and (how ~= 'behind' or not is_free) then
+elseif not held and how ~= 'behind' then
   promoted, text, sends, kept = wake(lock, index, name, home)
 end
 if not text and not call('ZSCORE', line, id) then
