@@ -259,8 +259,12 @@ def _leave(run: Run, error: BaseException) -> None:
         locks.copies.finish(run.lease)
         run.lease = None
         del may_be_held[locks.copies.key]
+    # A signal, as of a cold shutdown.
+    is_cut_off = not isinstance(error, Exception)
+    # Acknowledged early it is delivered no more. What it was handed ends by itself, and it is sent again.
+    is_sent_again = is_cut_off and run.parked_as is not None and not run.task.acks_late
     # Put off in a scope that claims at publish, it keeps its place, as any message with a claim does.
-    keeps_turn = isinstance(error, PutOff) and run.scope.claim is not None
+    keeps_turn = is_sent_again or (isinstance(error, PutOff) and run.scope.claim is not None)
     if run.parked_as is not None and not isinstance(error, ToBeParked) and not keeps_turn:
         for lock in {lock.key: lock for lock in (run.lock, locks.copies)}.values():
             lock.release(run.parked_as)  # its turn is over
@@ -270,7 +274,7 @@ def _leave(run: Run, error: BaseException) -> None:
             lock.release_later(run.token, opened_by=run.token)
     if isinstance(error, Ignore | Reject | DuplicateTask | LockKeyError):
         return  # its message is delivered again and brings its claim, or there is none
-    if isinstance(error, Exception):
+    if not is_cut_off:
         run.leave(Fate.UNRUN)
-    elif not run.task.acks_late:  # acknowledged late, it is delivered again
+    elif not (run.task.acks_late or is_sent_again):  # acknowledged late, it is delivered again
         run.leave(Fate.UNRUN, KeyLock.release_later)  # the watchdog asks, and not this thread

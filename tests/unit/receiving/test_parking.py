@@ -15,10 +15,10 @@ from celery.exceptions import Ignore
 from celery_redislock import LockBusy, LockOptionError, log
 from celery_redislock.publishing import promote
 from celery_redislock.publishing.message import HEADER, Message
-from celery_redislock.receiving import parking
+from celery_redislock.receiving import parking, renewal
 from celery_redislock.store.store import Entry, Parked
 from celery_redislock.testing import hold, locks_off
-from tests.unit.shop import KEY, Shop, body, carried
+from tests.unit.shop import KEY, Shop, body, carried, debts
 
 RUNNING_ONLY: dict[str, Any] = {
     "lock_key": "account:{account_id}",
@@ -506,6 +506,50 @@ def test_what_waits_in_line_is_told_once_however_often_it_is_parked(
 def handed_on(shop: Shop, key: str = KEY) -> list[str]:
     """Who was handed a lock and has not started."""
     return [each.hold.owner for each in shop.store.waiting(key, handed_on=True)[1]]
+
+
+@pytest.mark.parametrize("scope", ["while_executing", "until_executing", "until_executed"])
+def test_one_acknowledged_early_whose_start_is_broken_off_is_sent_again(
+    shop: Shop, monkeypatch: Any, scope: str
+) -> None:
+    """Law 8: nobody delivers it again, and it has waited for its lock; its worker was shut down coldly."""
+    promote.install(shop.app, shop.store, lambda _app, _promotion: False)
+    task = shop.unique(body, lock=scope, lock_key=KEY, on_conflict="wait", lock_ttl=1000.0)
+    with hold(task, 7, task_id="first"):
+        task.apply_async((7,), task_id="t1")
+        shop.run()
+    request = shop.receive()
+    owed = debts(shop, monkeypatch)
+    with monkeypatch.context() as patch:
+        patch.setattr(shop.store, "error", lambda _verb: SystemExit(1))
+        shop.store.failures = 1
+        with pytest.raises(SystemExit):
+            shop.run(request)
+    for pay in owed:
+        pay()
+    assert handed_on(shop) == ["t1"]
+    renewal.stop_renewing(request)  # its worker has ended
+
+    let_pass(shop, monkeypatch, 120.0)
+
+    assert shop.run(shop.receive(shop.message())) == 7
+    assert (handed_on(shop), shop.held()) == ([], {})
+
+
+def test_one_acknowledged_late_whose_start_is_broken_off_leaves_its_lock_to_the_next(
+    shop: Shop, monkeypatch: Any
+) -> None:
+    """Law 4: its broker delivers it again, and it waits anew."""
+    with parked(shop, acks_late=True):
+        pass
+    request = shop.receive()
+    with monkeypatch.context() as patch:
+        patch.setattr(shop.store, "error", lambda _verb: SystemExit(1))
+        shop.store.failures = 1
+        with pytest.raises(SystemExit):
+            shop.run(request)
+
+    assert (handed_on(shop), shop.held()) == ([], {})
 
 
 @pytest.mark.parametrize("switch", ["task", "worker"])
