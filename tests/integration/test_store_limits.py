@@ -265,10 +265,16 @@ def test_an_operator_takes_all_permits_or_one(case: StoreCase) -> None:
     for token in (A, B, C):
         take(case, token)
 
-    assert not case.store.force_release("n", expected=D).released
+    kept = case.store.force_release("n", expected=D)
+    assert not kept.released
+    assert kept.held_by is not None
+    assert kept.held_by.token == A
     assert case.store.force_release("n", expected=B).released
     assert holders(case) == {A, C}
-    assert case.store.force_release("n").released
+    gone = case.store.force_release("n")
+    assert gone.released
+    assert gone.held_by is not None
+    assert gone.held_by.token == A
     assert holders(case) == set()
     assert list(case.store.renew([Term("n", A, 30.0)]).renewed) == [None]
 

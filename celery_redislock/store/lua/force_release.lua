@@ -33,6 +33,12 @@ local pttl = call('PTTL', key)
 local prefix = expected .. '\0'
 local permit = is_marker(held) and permits(lock, index, name, held)
 local facts = permit and permit.facts_of(expected)
+if permit and not facts then
+  -- The one that ends first is named for all.
+  local holders = permit.holders()
+  held = holders[2] or held
+  pttl = holders[3] or pttl
+end
 if facts then
   local accepted = call('GET', period) or ''
   permit.drop(expected)
