@@ -74,10 +74,10 @@ one of a quorum is away    the others decide; it is tried once a second, and kee
 
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery_redislock.exceptions import LockOptionError
-from celery_redislock.locks.terms import check_connect
+from celery_redislock.locks.terms import check_connect, refuse_others
 
 if TYPE_CHECKING:
     from celery_redislock.locks.lease import Lease
@@ -129,6 +129,7 @@ def connect(
     socket_timeout: float = 1.0,
     strict_fence: bool = False,
     min_replicas: int = 0,
+    **others: NoReturn,
 ) -> "RedisStore":
     """Return a store for the server at ``url``; opens no connection before the first verb.
 
@@ -153,14 +154,17 @@ def connect(
             released, also one that was taken over, and ``LockUnavailable`` raised. It narrows the
             gap a failover opens, it does not close it, as renewals are not confirmed. Not on a quorum, which
             is instead of replicas.
+        **others: none; an option that it does not have is refused with what to write instead.
 
     Raises:
-        LockOptionError: the URL or the client cannot be used, or a value is not in its range; or the
-            servers of a list are too few, an even number, two the same, or have something to wait for.
+        LockOptionError: the URL or the client cannot be used; a value is not in its range; an option is not
+            known; or the servers of a list are too few, an even number, two the same, or have something to
+            wait for.
     """
     from celery_redislock.store.cluster import store_on  # noqa: PLC0415  imports redis
     from celery_redislock.wire.client import reach  # noqa: PLC0415  imports redis
 
+    refuse_others("connect", others)
     check_connect("connect", prefix, socket_timeout)
     if isinstance(url, list | tuple):
         return _quorum(url, min_replicas, prefix=prefix, socket_timeout=socket_timeout)

@@ -98,7 +98,7 @@ class Holding(Generic[H]):
         lock_delay: float, clock: Clock = boottime,
     ) -> None:  # fmt: skip
         """Check and note what a lock is told; nothing is sent yet."""
-        refuse_others(name, others)
+        refuse_others(repr(name), others)
         check_store(name, store, *self._stores)
         if token is not None:
             check_token(name, token)

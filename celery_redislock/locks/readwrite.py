@@ -63,7 +63,7 @@ class ReadWriteLock:
         Raises:
             LockOptionError: as a Lock; and the store is a quorum of servers.
         """
-        refuse_others(name, others)
+        refuse_others(repr(name), others)
         check_store(name, store, "keeps_lines", "connect")
         check_lines(name, store)
         side: Any = {"ttl": ttl, "wait": wait, "owner": owner, "auto_renew": auto_renew}

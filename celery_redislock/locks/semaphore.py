@@ -116,7 +116,7 @@ class Permits:
         ttl: float, wait: float | None, owner: str | None, auto_renew: bool,
         on_lost: Callable[[Any], object] | None,
     ) -> None:  # fmt: skip
-        refuse_others(name, others)
+        refuse_others(repr(name), others)
         check_lines(name, beside)
         check_terms(
             name, ttl=ttl, wait=wait, owner=owner, on_lost=on_lost, limit=limit

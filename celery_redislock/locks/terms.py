@@ -14,6 +14,8 @@ _OTHERS = {
     "blocking_timeout": "wait= says how long a block waits",
     "blocking": "acquire(0) asks once and does not wait",
     "expire": "ttl= says how long the server keeps it",
+    "sync": "set appendfsync always on the lock server: it answers only what is on its disk",
+    "through": "give a URL, or a redis.Redis, whose options are taken",
     "thread_local": "each thread holds for itself; Lock(..., token=lock.token) continues a hold elsewhere",
 }
 
@@ -111,11 +113,11 @@ def check_token(name: object, token: object) -> None:
         raise LockOptionError(repr(name), [problem])
 
 
-def refuse_others(name: object, others: Mapping[str, object]) -> None:
-    """Raise :class:`LockOptionError` for terms that a lock does not have, and name those it has instead."""
+def refuse_others(where: str, others: Mapping[str, object]) -> None:
+    """Raise :class:`LockOptionError` for options that it does not have, and say what to write instead."""
     problems = [
-        f"{other}={value!r} is no option of a lock here: {_OTHERS.get(other, 'leave it out')}"
+        f"{other}={value!r} is no option here: {_OTHERS.get(other, 'leave it out')}"
         for other, value in others.items()
     ]
     if problems:
-        raise LockOptionError(repr(name), problems)
+        raise LockOptionError(where, problems)

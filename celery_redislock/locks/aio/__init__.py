@@ -16,7 +16,7 @@ A loop has at most 16 connections to a server, those of tasks that wait included
 """
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import redis
 import redis.asyncio
@@ -28,7 +28,7 @@ from celery_redislock.locks.aio.lock import Lock
 from celery_redislock.locks.aio.readwrite import ReadWriteLock
 from celery_redislock.locks.aio.semaphore import Permit, Semaphore
 from celery_redislock.locks.aio.store import Store, Verbs
-from celery_redislock.locks.terms import check_connect
+from celery_redislock.locks.terms import check_connect, refuse_others
 from celery_redislock.store.redisstore import RedisStore
 from celery_redislock.wire.client import made_by
 from celery_redislock.wire.connection import Connections, is_cluster, pool_of
@@ -48,6 +48,7 @@ def connect(
     socket_timeout: float = 1.0,
     strict_fence: bool = False,
     min_replicas: int = 0,
+    **others: NoReturn,
 ) -> Store:
     """Return a store for one event loop, that of its first request; opens no connection before that.
 
@@ -58,11 +59,13 @@ def connect(
         prefix: put in front of every key.
         socket_timeout: seconds, from 0.001 up, as for :func:`celery_redislock.locks.connect`.
         strict_fence: likewise.
-        min_replicas: likewise; not with a client, whose requests do not share a connection.
+        min_replicas: likewise.
+        **others: none; an option that it does not have is refused with what to write instead.
 
     Raises:
         LockOptionError: the server cannot be reached so, or the timeout is no number of seconds in range.
     """
+    refuse_others("aio.connect", others)
     check_connect("aio.connect", prefix, socket_timeout)
     options: Any = {"prefix": prefix, "strict_fence": strict_fence, "min_replicas": min_replicas}
     made: Any = made_by(server, "aio.connect") if callable(server) else server

@@ -44,7 +44,7 @@ class ReadWriteLock:
         **others: NoReturn,
     ) -> None:
         """Name a lock; nothing is sent yet. The arguments are those of a Lock, for both sides."""
-        refuse_others(name, others)
+        refuse_others(repr(name), others)
         side: Any = {"ttl": ttl, "wait": wait, "owner": owner, "auto_renew": auto_renew}
         self.read = Reader(store, name, on_lost=on_lost, **side)
         self.write = Writer(store, name, on_lost=on_lost, **side)
