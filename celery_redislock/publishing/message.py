@@ -15,6 +15,7 @@ every publish: a second copy of a message has the same one, publishing a task id
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from json.scanner import make_scanner
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -37,6 +38,10 @@ _VERSION = 1
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _decode = make_scanner(json.JSONDecoder())  # type: ignore[arg-type]  # the stub takes a scanner
 _quoted = json.encoder.encode_basestring_ascii
+
+#: Where the key stands in a header, and what comes after it.
+_BEFORE_KEY = len(f'{{"v":{_VERSION},"k":"')
+_AFTER_KEY = '","t":"'
 
 #: What is true of a message, by its letter in the header.
 _FLAGS = {"c": "claimed", "w": "must_run", "p": "has_own_key", "i": "stands_for_period", "r": "was_delivered",
@@ -154,6 +159,15 @@ class Message(NamedTuple):
 
 #: What follows key and token in most messages: a claim, and nothing else.
 _USUAL = Message("", "", claimed=True)[2:]
+
+
+def key_in(header: str) -> str:
+    """Return the key that a header names, without reading the rest of it: each message received is asked."""
+    key = header[_BEFORE_KEY : header.find(_AFTER_KEY, _BEFORE_KEY)]
+    if "\\" in key:
+        with suppress(ValueError):  # no header of ours
+            return str(json.loads(f'"{key}"'))
+    return key
 
 
 def identity_of(task_id: str, properties: Mapping[str, Any] | None) -> str | None:

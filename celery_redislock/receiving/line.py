@@ -14,6 +14,7 @@ import threading
 import weakref
 from typing import Any
 
+from celery_redislock.publishing.message import key_in
 from celery_redislock.publishing.turn import facts_of_turn
 from celery_redislock.receiving.hand import IN_HAND, OVER, SETTLED, settling
 from celery_redislock.store.store import NOBODY
@@ -34,16 +35,12 @@ _parked_at: dict[str, float] = {}
 #: are refused.
 parking = threading.Lock()
 
-#: Where the key stands in a header, and what comes after it.
-BEFORE_KEY = len('{"v":1,"k":"')
-AFTER_KEY = '","t":"'
-
 
 def note(header: str, request: Any) -> None:
     """Note that a message is in hand; what comes of its key stands behind it."""
     if len(busy) >= MOST_KEYS:
         _make_room()
-    key = header[BEFORE_KEY : header.find(AFTER_KEY, BEFORE_KEY)]
+    key = key_in(header)
     ref = weakref.ref(request)
     refs = busy.get(key, ())
     busy[key] = [*(one for one in refs if (it := one()) and it.state in IN_HAND), ref] if refs else [ref]

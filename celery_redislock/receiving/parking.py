@@ -26,11 +26,10 @@ from celery_redislock.locks.lease import new_token
 from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.log import is_news, logger
 from celery_redislock.publishing.conflict import announce, log_wait
-from celery_redislock.publishing.message import HEADER, Message
+from celery_redislock.publishing.message import HEADER, Message, key_in
 from celery_redislock.publishing.promote import OF_A_WORKER, PUBLISHING, text_of
 from celery_redislock.publishing.turn import band_of, facts_of_turn, hand_off
 from celery_redislock.receiving import line
-from celery_redislock.receiving.line import AFTER_KEY, BEFORE_KEY
 from celery_redislock.running.delivery import BY_BROKER, Delivery
 from celery_redislock.store.store import LARGEST, Entry, Parked
 
@@ -55,7 +54,7 @@ def strategy(task: Any, consumer: Any, handle: Callable[..., Any]) -> Callable[.
     def receive(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **rest: Any) -> Any:
         header = message.headers.get(HEADER)
         if header.__class__ is str:
-            key = header[BEFORE_KEY : header.find(AFTER_KEY, BEFORE_KEY)]
+            key = key_in(header)
             if key in line.busy and _park_received(task, consumer, message, key):
                 ack(logger, consumer.connection_errors)
                 return None

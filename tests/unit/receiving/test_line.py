@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from celery_redislock.publishing.message import Message
 from celery_redislock.receiving import line
 from tests.clocks import ManualClock
 
@@ -18,8 +19,23 @@ class Received:
 def note(key: str) -> Received:
     """Receive a message of this key."""
     request = Received()
-    line.note(f'{{"v":1,"k":"{key}","t":"t1/x"}}', request)
+    line.note(Message(key, "t1/x").dumps(), request)
     return request
+
+
+@pytest.mark.parametrize("key", ["account:7", "account:café", 'say "x"', "back\\slash", "日本"])
+def test_a_key_is_known_by_its_name_however_the_header_writes_it(key: str) -> None:
+    """Who is parked behind it is put there by the name of the lock."""
+    first = note(key)
+    line.put("t3", key)
+
+    assert line.last(key) is first
+    assert first.first_behind == "t3"
+
+
+@pytest.mark.parametrize("header", ["", "\\", '{"v":1,"k":"\\x","t":"a"}', '{"v":1,"k":null,"t":"a\\"}'])
+def test_what_is_no_header_of_ours_breaks_nothing(header: str) -> None:
+    line.note(header, Received())
 
 
 def test_who_comes_stands_behind_the_last_one_whose_end_was_not_heard() -> None:
