@@ -1,4 +1,4 @@
-"""``SingletonTask``: the base class that makes a Celery task unique. Attributes and delegations only.
+"""``SingletonTask``: the base class that makes a Celery task unique: its options, its place among bases.
 
 What publishes and what runs is imported when the first task is published or run: a process that only
 declares tasks pays for neither. A worker imports both before it forks.

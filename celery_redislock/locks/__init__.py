@@ -63,8 +63,9 @@ server away at release     released in the background, tried once a second, or i
 mark "done" lost           a copy of the message waits until "ending" expires, and runs again
 replicas or the disk do    the hold is released, and ``LockUnavailable`` raised
 not confirm
-holder killed              expires one ttl after its last renewal; a task's lease is released at once by
-                           the next one that it refuses on its machine and in its pid namespace
+holder killed              expires one ttl after its last renewal; a task's lease is released at once by its
+                           worker, where only its child died, or by the next one that it refuses on its
+                           machine and in its pid namespace
 holder paused              expires; on waking the holder's next ``check()`` raises
 server loses its data      the next renewal finds the lease missing: lost
 one of a quorum is away    the others decide; it is tried once a second, and keeps what it holds until that

@@ -1,12 +1,19 @@
 """The lock of one call of a task: accept, start, finish. Knows no Celery.
 
-The life of one message::
+The life of one message: what its key is held by (``m``: its identity, ``r``: its run's token), who asks, and
+the script that decides::
 
-    publish        claim     token m (the message's identity), until its queue ttl
-    run starts     start     claim m -> lease r (the run's token), until its ttl, renewed
-    run ends       finish    lease r -> free            normally
-                   hand on   lease r -> claim m2        the body published its own id again
-                   hand on   lease r -> claim m         the message is requeued
+    published            free -> m                Claim.push, ask       claim_and_push, acquire
+    refused, and waits   it is in line            Claim.push; parking   claim_or_park; park
+    the holder ends      line -> m, kept as sent  (whoever ends it)     line.lua, wake
+    nobody ended it      likewise                 sweep                 sweep
+    the run starts       m -> r, renewed          start                 acquire
+    the run ends         r -> free                finish (_with_result) release, release_and_store
+    its body publishes   r -> m2                  hand_on               hand_on
+    its id again
+    its child is dead    r -> m: it comes again   receiving/death       hand_on
+                         r -> free, m -> free     leavings              release
+    its worker is dead   m, or r until its ttl    restore: delivered again
 
 A request at the end that the server does not answer is owed to the watchdog.
 """

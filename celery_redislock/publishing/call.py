@@ -72,7 +72,7 @@ class Call:
         lock_options: the task's, with the call's own.
         token: the identity of the message to be.
         is_eager: publishing runs the body in place.
-        is_locked: the call takes a lock, ``lock``, in a ``scope``. The attributes below are there only then.
+        is_locked: it takes a lock, ``lock``, in a ``scope``; these and ``claim_lock`` are there only then.
         claim_lock: the lock that its publish claims.
         is_tick: beat sends it for a tick of its schedule, whose identity the message has.
         must_run: unpublished, it would break a workflow or end a task's retries.

@@ -100,7 +100,7 @@ class Claim:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
-            return  # the message has left, and keeps its claim
+            return  # the message has left, and keeps its claim; or it was refused, and there is none
         if self._read is not None and isinstance(error, Exception):
             with suppress(RedisLockError):
                 self.ask()

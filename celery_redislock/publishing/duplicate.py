@@ -78,7 +78,8 @@ def refuse(call: Call, hold: Hold) -> NoReturn:
 
 
 #: What each conflict strategy does at publish. Published without a claim, a run waits for the lock, or the
-#: worker decides about it.
+#: worker decides about it. "wait" comes here from callables, and where the broker is another server than that
+#: of the locks: elsewhere the message was parked with its refusal (:meth:`Claim.push`).
 STRATEGIES: Mapping[str, Callable[[Call, Hold], Any]] = {
     "skip": skip,
     "raise": refuse,

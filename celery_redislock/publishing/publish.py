@@ -1,4 +1,4 @@
-"""The publishing side of a unique task: claim, then publish.
+"""The publishing side of a unique task: claim and publish, in one step where that can be.
 
 ``SingletonTask.apply_async`` calls it, in the process and thread that publish: a caller's, a worker's main
 process (``retry_on_worker_lost``), or a pool child that publishes retries and links.

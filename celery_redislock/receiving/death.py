@@ -42,7 +42,8 @@ def release(request: Any, error: BaseException) -> None:
         answer = delivery.locks.lease.convert(delivery.token, token, ttl=ttl)
         message = delivery.message
         if answer is not None and answer.released and message is not None:
-            # The message that Celery is about to publish for this id carries this claim.
+            # What Celery publishes for this id (``retry_on_worker_lost``) carries this claim. A message that
+            # is put back into its queue keeps its header, and the claim is its own.
             opened_by = delivery.opened_by
             again_with = message._replace(
                 token=token, claimed=True, claimed_beside=False, opened_by=opened_by

@@ -6,6 +6,8 @@
                +-- runs elsewhere --+            +-- parked
                                                  +-- handed back
 
+    A run that succeeds is over at once; what never starts is handed back at once.
+
 Everything that changes the state of a :class:`~celery_redislock.receiving.request.LockRequest` is a
 transition of this file. Whoever Celery tells of a message changes it, one after the other; its end is settled
 under :data:`settling`, as another thread may park a message behind it.

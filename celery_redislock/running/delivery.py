@@ -1,7 +1,7 @@
 """One delivery of one message, as a worker knows it: its main process and the one that runs the body alike.
 
-Both make it of the same request, and so agree on what the message locks, under which identity, and whether it
-was delivered before.
+Both make it of the same request, and so agree on what the message locks, and under which identity. What is
+known of earlier copies (``earlier``, ``again``) is as of the moment it is made.
 """
 
 import re
@@ -372,8 +372,8 @@ class Delivery:
         if not self.leaves_claim:
             message = message._replace(stands_for_period=True)
         ttl = mark_ttl(self.task.app)
-        again = self.was_delivered
-        leave(self.lock, message, fate, ttl, earlier=again, opened_by=self.opened_by, release=release)
+        earlier = self.was_delivered
+        leave(self.lock, message, fate, ttl, earlier=earlier, opened_by=self.opened_by, release=release)
 
     def publish_again(self, delay: float) -> None:
         """Publish the message again by Celery's own machinery, as ``Task.retry`` does it.

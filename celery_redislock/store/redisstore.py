@@ -12,7 +12,8 @@ key                           type    value                       expiry; writte
 ``redislock:{N}:fence``       string  last strict fence           7 days; as the period's, fence
 ``redislock:{N}:mark:NONCE``  string  ``ending``; ``1``: done     the mark's ttl; release, hand_on, mark_done
 ``redislock:{N}:note:NONCE``  string  what a request has done,    three socket timeouts; claim_and_push,
-                                      for its repetition          park, leave
+                                      for its repetition          park, leave, happened; sweep, drain: as long
+                                                                  as the message may take to be published
 ``redislock:index``           zset    name (period: ``name NUL    twice the longest of them at most; acquire,
                                       period``), score expiry ms  renew, hand_on, claim_and_push
 ``redislock:{N}:line``        zset    id -> place                 when empty; park, claim_or_park

@@ -69,6 +69,20 @@ class Hold:
     """A holder as the store knew it when it answered. Advisory: it may be gone by now.
 
     The facts that the holder wrote are read when first used: most duplicates are skipped without them.
+    Scripts find them as text, so their spelling is the format; ``since`` comes before ``args``:
+
+    ``task``, ``host``, ``pid``, ``since``, ``args``
+        for people; ``task`` also for counts, ``since`` (seconds, the writer's clock) for the age of a claim
+    ``state``, ``published``, ``message``
+        ``queued``, ``accepted`` or ``running``; its message has left; the identity of that, if not the token
+    ``line``, ``names``, ``unacked``
+        it was handed the lock in its turn; all locks it waits for; the broker's hash of deliveries (line.lua)
+    ``limit``, ``permits``
+        of holders, as its process knows it; the places that it takes (permits.lua)
+    ``at``, ``ttl``
+        where a run is, so that somebody finds it dead; its lease's ttl
+    ``on_conflict``, ``ignored``, ``timed``, ``confirmed``
+        what its duplicates do; its result is not stored; its times are counted; replicas confirm it
 
     Attributes:
         name: the lock's name.
