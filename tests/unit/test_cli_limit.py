@@ -1,22 +1,17 @@
 """``limit``, and what a handle says of several holders, without a server."""
 
 import getpass
-import json
 import os
 import sys
 from datetime import timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from celery_redislock.cli import main, redislock
 from celery_redislock.cli.subject import LockServer
 from celery_redislock.exceptions import LockOptionError
 from tests.unit.shop import KEY, Shop, body
-
-LOCK = {"lock": "while_executing", "lock_key": "account:{account_id}"}
+from tests.unit.test_cli_line import LOCK, answer, call
 
 #: What is said of a number that is out of range, to those who mean none.
 RANGE = "give a whole number from 1 to 10000; a call without a limit takes lock=None"
@@ -25,11 +20,6 @@ DOUBT = (
     "nothing shows that a task with this key has a lock_limit above 1, or a callable; without one the number "
     "has no effect"
 )
-
-
-def call(shop: Shop, *words: str) -> Result:
-    """Run a command as ``celery -A`` does."""
-    return CliRunner().invoke(redislock, [*words], obj=SimpleNamespace(app=shop.app))
 
 
 @pytest.fixture
@@ -48,7 +38,7 @@ def test_a_limit_is_set_shown_and_taken_back(shop: Shop, words: list[str]) -> No
     """By a key, or by the task and the arguments; for so long, by whoever runs the command."""
     done = call(shop, "limit", *words, "5", "--for", "30d")
     shown = call(shop, "explain", "--quick", KEY)
-    document = json.loads(call(shop, "limit", KEY, "--json").stdout)
+    document = answer(shop, "limit", KEY)
     back = call(shop, "limit", *words, "--reset")
 
     assert done.exit_code == shown.exit_code == back.exit_code == 0, done.output
@@ -66,10 +56,8 @@ def test_a_reset_says_that_there_was_nothing_to_reset(shop: Shop, caplog: Any) -
     """A key that was misspelt looks like one that was set otherwise. The log tells of changes only."""
     done = call(shop, "limit", KEY, "--reset")
 
-    assert (done.exit_code, done.stdout) == (
-        1,
-        f"nothing was set for {KEY}: its limit is the one that its task says\n",
-    )
+    said = f"nothing was set for {KEY}: its limit is the one that its task says\n"
+    assert (done.exit_code, done.stdout) == (1, said)
     assert call(shop, "limit", KEY, "--reset", "--json").exit_code == 1
     assert caplog.messages == []
 
@@ -80,19 +68,15 @@ def test_the_limit_of_a_key_that_nobody_holds_is_shown(shop: Shop) -> None:
     task.lock_for(7).limit(5, by="billing")
 
     shown = call(shop, "explain", "--quick", KEY)
-    document = json.loads(call(shop, "explain", "--quick", KEY, "--json").stdout)
-
-    assert shown.exit_code == 1
-    assert "limit        5, set by billing" in shown.stdout
-    limit = document["limits"][KEY]
-    assert (limit["limit"], limit["by"]) == (5, "billing")
-    assert round(limit["expires_in"], -5) == 31_600_000
+    limit = answer(shop, "explain", "--quick", KEY)["limits"][KEY]
+    assert (shown.exit_code, "limit        5, set by billing" in shown.stdout) == (1, True)
+    assert (limit["limit"], limit["by"], round(limit["expires_in"], -5)) == (5, "billing", 31_600_000)
 
 
 @pytest.mark.usefixtures("task")
 def test_list_and_explain_name_every_holder_and_release_takes_one_or_all(shop: Shop) -> None:
-    shown = json.loads(call(shop, "explain", "--quick", KEY, "--json").stdout)
-    listed = json.loads(call(shop, "list", "--json").stdout)
+    shown = answer(shop, "explain", "--quick", KEY)
+    listed = answer(shop, "list")
     one = call(shop, "release", "b", "--reason", "test", "--yes")
 
     assert [each["owner"] for each in shown["locks"]] == ["a", "b"]
@@ -128,29 +112,22 @@ def test_what_is_no_limit_is_refused(shop: Shop, words: list[str], said: str) ->
     assert shop.store.limit(KEY) is None
 
 
-@pytest.mark.parametrize("words", [["account:7", "5"], ["shop.sync", "7", "5"], ["account:7", "--reset"]])
-def test_a_task_that_says_one_asks_for_no_limit(shop: Shop, words: list[str]) -> None:
-    """Its runs would not notice. Where no task of an app has a limit, no key can have one."""
-    shop.unique(body, **LOCK)
-
-    done = call(shop, "limit", *words)
-
-    assert done.exit_code == 2
-    of_whom = "shop.sync" if words[0] == "shop.sync" else "every unique task of this app"
-    said = f"Error: {KEY}: its limit cannot be changed: {of_whom} says lock_limit=1, and its runs ask for no"
-    assert said in done.output
+def test_a_task_that_says_one_asks_for_no_limit(shop: Shop) -> None:
+    """Its runs would not notice. A key that begins with its name is its own, whatever other tasks say."""
+    task = shop.unique(body, **LOCK)
+    for words in (["account:7", "5"], ["shop.sync", "7", "5"], ["account:7", "--reset"]):
+        done = call(shop, "limit", *words)
+        of_whom = "shop.sync" if words[0] == "shop.sync" else "every unique task of this app"
+        said = (
+            f"Error: {KEY}: its limit cannot be changed: {of_whom} says lock_limit=1, and its runs ask for "
+        )
+        assert (done.exit_code, said in done.output) == (2, True)
     assert shop.store.limit(KEY) is None
 
-
-def test_a_key_that_begins_with_its_tasks_name_has_the_limit_of_that_task(shop: Shop) -> None:
-    """None here, whatever the others say."""
     shop.unique(body, name="shop.other", **LOCK, lock_limit=3)
-    key = shop.unique(body).lock_for(7).key
-
-    done = call(shop, "limit", key, "5")
-
-    assert done.exit_code == 2
-    assert "shop.sync says lock_limit=1" in done.output
+    task.lock_key = None
+    done = call(shop, "limit", task.lock_for(7).key, "5")
+    assert (done.exit_code, "shop.sync says lock_limit=1" in done.output) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +155,7 @@ def test_where_no_task_with_a_limit_shows_it_is_said_that_the_number_may_have_no
         shop.store.acquire(key, "a/1", 300.0, facts=holder)
 
     done = call(shop, "limit", key, "5")
-    document = json.loads(call(shop, "limit", key, "5", "--json").stdout)
+    document = answer(shop, "limit", key, "5")
     shown = call(shop, "limit", key)
 
     said = None if is_sure else DOUBT
@@ -209,22 +186,25 @@ def test_who_has_no_name_on_this_machine_may_set_a_limit(shop: Shop, monkeypatch
     monkeypatch.setattr(getpass, "getuser", nobody)
 
     assert call(shop, "limit", KEY, "5").exit_code == 0
-    shown = json.loads(call(shop, "limit", KEY, "--json").stdout)
+    shown = answer(shop, "limit", KEY)
     assert shown["set"]["by"] == f"uid {os.getuid()}"
-
-
-def test_without_an_app_a_server_must_be_named() -> None:
-    done = CliRunner().invoke(main, ["limit", KEY, "5"])
-
-    assert done.exit_code == 2
-    assert "no lock server" in done.output
 
 
 def test_a_handle_tells_and_changes_a_limit(shop: Shop, task: Any) -> None:
     """As an admin page does, by its own word for who did it."""
     lock = task.lock_for(7)
     assert lock.limit() is None
+    for value, options, said in (
+        (0, {}, "limit is 0"),
+        (10_001, {}, f"limit is 10001; {RANGE}"),
+        (True, {}, "limit is True"),
+        (5, {"for_": -1}, "for_ is -1"),
+        ("5", {}, "limit is '5'"),
+    ):
+        with pytest.raises(LockOptionError, match=said):
+            lock.limit(value, **options)
 
+    assert lock.limit(10_000)[0] == 10_000
     found = lock.limit(5, for_=timedelta(days=30), by="billing")
 
     assert found is not None
@@ -235,60 +215,20 @@ def test_a_handle_tells_and_changes_a_limit(shop: Shop, task: Any) -> None:
     assert lock.limit(reset=True) is None
 
 
-@pytest.mark.parametrize(
-    ("value", "options", "said"),
-    [
-        (0, {}, "limit is 0"),
-        (10_001, {}, f"limit is 10001; {RANGE}"),
-        (True, {}, "limit is True"),
-        (5, {"for_": -1}, "for_ is -1"),
-        ("5", {}, "limit is '5'"),
-    ],
-)
-def test_a_handle_refuses_what_is_no_limit(task: Any, value: Any, options: Any, said: str) -> None:
-    with pytest.raises(LockOptionError, match=said):
-        task.lock_for(7).limit(value, **options)
-
-
-def test_in_a_scope_of_two_locks_the_limit_counts_for_both(shop: Shop) -> None:
-    task = shop.unique(body, lock="until_and_while_executing", lock_key="account:{account_id}", lock_limit=2)
-    task.lock_for(7).limit(4)
-
-    assert {shop.store.limit(key).value for key in (KEY, f"queued:{KEY}")} == {4}  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"lock_limit": 0}, "lock_limit is 0; give a whole number from 1 to 10000"),
-        ({"lock_limit": 10_001}, "lock_limit is 10001; .*; a call without a limit takes lock=None"),
-        ({"lock_limit": "3"}, "lock_limit is '3'"),
-        ({"lock_limit": True}, "lock_limit is True"),
-        (
-            {"lock": "until_expired", "lock_period": 60, "lock_limit": 3},
-            "lock_limit does not go with lock_period",
-        ),
-    ],
-)
-def test_a_limit_that_is_none_is_refused_when_the_task_is_bound(
-    shop: Shop, options: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(LockOptionError, match=said):
-        shop.unique(body, **options)
-
-
-def test_the_largest_limit_is_one_everywhere(shop: Shop) -> None:
-    """10,000: as an option, from a callable, and in place of either."""
-    option = shop.unique(body, **LOCK, lock_limit=10_000)
-    answer = shop.unique(body, name="shop.other", lock_key="order:{account_id}", lock_limit=lambda _: 10_000)
-
-    assert option.lock_for(7).limit(10_000)[0] == 10_000
-    assert not answer.delay(7).is_duplicate
+@pytest.mark.parametrize("limit", [0, 10_001, "3", True])
+def test_a_limit_that_is_none_is_refused_when_the_task_is_bound(shop: Shop, limit: Any) -> None:
+    with pytest.raises(
+        LockOptionError, match=rf"lock_limit is {limit!r}; give a whole number from 1 to 10000"
+    ):
+        shop.unique(body, lock_limit=limit)
 
 
 def test_a_callable_that_means_no_limit_is_told_how_a_call_has_none(shop: Shop) -> None:
     """The caller is, as of any other answer that is no limit. Such a call takes no lock."""
     task = shop.unique(body, **LOCK, lock_limit=lambda _: sys.maxsize)
+    largest = shop.unique(body, name="shop.other", lock_key="order:{account_id}", lock_limit=lambda _: 10_000)
+    assert not largest.delay(7).is_duplicate
+    shop.message()
 
     with pytest.raises(LockOptionError, match=f"returned is {sys.maxsize}; {RANGE}"):
         task.delay(7)
@@ -313,9 +253,5 @@ def test_a_callable_is_asked_once_for_each_call(shop: Shop) -> None:
     assert [each.is_duplicate for each in calls] == [False, False, True]
     assert len(results) == 2
     assert asked == [7, 7, 7]
-
-
-def test_a_callable_cannot_be_given_for_one_call(task: Any) -> None:
-    """It cannot travel with the message."""
     with pytest.raises(LockOptionError, match="lock_limit is a callable, which cannot travel"):
-        task.apply_async((7,), lock_limit=lambda _: 3)
+        task.apply_async((7,), lock_limit=limit)

@@ -1,5 +1,6 @@
 """A line whose first message belongs to a broker without workers: it is told, and can be sent elsewhere."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,8 @@ def clock(shop: Shop, monkeypatch: Any) -> AheadClock:
     shop.store._clock = clock
     monkeypatch.setattr(log, "monotonic", clock)
     monkeypatch.setattr(log, "_told_at", {})
+    nobody = SimpleNamespace(**dict.fromkeys(["conf", "query_task", "active_queues"], lambda *_: None))
+    monkeypatch.setattr(shop.app.control, "inspect", lambda **_: nobody)
     return clock
 
 
@@ -44,28 +47,22 @@ def told(shop: Shop, words: str) -> str:
 
 
 @pytest.mark.usefixtures("task")
-@pytest.mark.parametrize("words", [f"waiting {KEY}", "waiting", f"explain {KEY}", "doctor"])
-def test_each_command_that_shows_a_line_tells_of_it_and_what_to_do(
-    shop: Shop, clock: AheadClock, words: str
-) -> None:
-    """Until a worker of that broker is there again."""
-    remedy = f"waiting --drain --home {KEY}"
-    assert GONE in (said := told(shop, words))
-    assert remedy in said
+def test_each_command_that_shows_a_line_tells_of_it_and_what_to_do(shop: Shop, clock: AheadClock) -> None:
+    """Until a worker of that broker is there again; programs are told as well."""
 
+    def commands_that_tell() -> list[str]:
+        commands = [f"waiting {KEY}", "waiting", f"explain {KEY}", "doctor"]
+        said = {words: told(shop, words) for words in commands}
+        assert all((f"waiting --drain --home {KEY}" in text) == (GONE in text) for text in said.values())
+        unserved = [answer(shop, words, KEY)["unserved"] for words in ("waiting", "explain")]
+        assert unserved in ([{KEY: GONE}] * 2, [{}] * 2)
+        return [words for words, text in said.items() if GONE in text] + ["--json"] * bool(unserved[0])
+
+    assert len(commands_that_tell()) == 5
     shop.store.homes(GONE, "x")
-    assert GONE not in told(shop, words)
-
+    assert commands_that_tell() == []
     clock.advance(LIVES)
-    assert GONE in told(shop, words)
-
-
-@pytest.mark.usefixtures("task")
-@pytest.mark.parametrize("words", [("waiting", KEY), ("explain", KEY)])
-def test_programs_are_told_as_well(shop: Shop, words: tuple[str, str]) -> None:
-    assert answer(shop, *words)["unserved"] == {KEY: GONE}
-    shop.store.homes(GONE)
-    assert answer(shop, *words)["unserved"] == {}
+    assert len(commands_that_tell()) == 5
 
 
 @pytest.mark.usefixtures("task")
@@ -88,47 +85,33 @@ def test_the_look_of_a_worker_tells_of_it_once_a_minute(shop: Shop, clock: Ahead
     assert looks(30.0) == 1
 
 
-class TestSentElsewhere:
-    """``waiting --drain --home``."""
+@pytest.mark.usefixtures("task")
+def test_a_drain_sends_it_to_the_queues_of_the_apps_broker_if_it_is_asked_to(
+    shop: Shop, caplog: Any, monkeypatch: Any
+) -> None:
+    """``--home``: question and log line name the broker; without it the remedy is told."""
+    asked: list[str] = []
+    without = call(shop, "waiting", KEY, "--drain", "--yes")
+    assert (without.exit_code, in_line(shop)) == (1, ["a", "b", "c"])
+    assert f"some belong to the broker {GONE}: add --home" in without.stdout
+    assert "--home and --dry-run go with --drain" in call(shop, "waiting", "--home").stderr
 
-    @pytest.mark.usefixtures("task")
-    def test_it_goes_to_the_queues_of_the_apps_broker_and_that_is_logged(
-        self, shop: Shop, caplog: Any
-    ) -> None:
-        done = call(shop, "waiting", KEY, "--drain", "--home", "--yes", "--reason", "moved")
+    monkeypatch.setattr("celery_redislock.cli.line.ask", asked.append)
+    done = call(shop, "waiting", KEY, "--drain", "--home", "--reason", "moved")
 
-        assert (done.exit_code, done.stdout) == (0, "3 waiting messages are back in their queues\n")
-        assert in_line(shop) == []
-        assert [message.headers["id"] for message in shop.messages()] == ["a", "b", "c"]
-        (line,) = [record.getMessage() for record in caplog.records if "drained" in record.getMessage()]
-        assert f"those of {GONE} to the queues of memory" in line
-        assert "moved" in line
+    assert (done.exit_code, done.stdout) == (0, "3 waiting messages are back in their queues\n")
+    assert GONE in asked[0]
+    assert in_line(shop) == []
+    assert [message.headers["id"] for message in shop.messages()] == ["a", "b", "c"]
+    _, line = [record.getMessage() for record in caplog.records if "drained" in record.getMessage()]
+    assert f"those of {GONE} to the queues of memory" in line
+    assert "moved" in line
 
-    @pytest.mark.usefixtures("task")
-    def test_it_is_asked_for_by_the_brokers_name(self, shop: Shop, monkeypatch: Any) -> None:
-        asked: list[str] = []
-        monkeypatch.setattr("celery_redislock.cli.line.ask", asked.append)
 
-        call(shop, "waiting", KEY, "--drain", "--home")
-
-        assert GONE in asked[0]
-
-    @pytest.mark.usefixtures("task")
-    def test_without_it_they_stay_and_the_remedy_is_told(self, shop: Shop) -> None:
-        done = call(shop, "waiting", KEY, "--drain", "--yes")
-
-        assert (done.exit_code, in_line(shop)) == (1, ["a", "b", "c"])
-        assert f"some belong to the broker {GONE}: add --home" in done.stdout
-
-    @pytest.mark.usefixtures("task")
-    def test_what_a_living_worker_serves_stays_in_any_case(self, shop: Shop) -> None:
-        """Its broker's queues are where it belongs."""
-        shop.store.homes(GONE, "x")
-
-        done = call(shop, "waiting", KEY, "--drain", "--home", "--yes")
-
-        assert (done.exit_code, in_line(shop)) == (1, ["a", "b", "c"])
-        assert f"some belong to the broker {GONE}: a worker of that was seen" in done.stdout
-
-    def test_it_goes_with_a_drain_only(self, shop: Shop) -> None:
-        assert "--home and --dry-run go with --drain" in call(shop, "waiting", "--home").stderr
+@pytest.mark.usefixtures("task")
+def test_what_a_living_worker_serves_is_sent_nowhere_else(shop: Shop) -> None:
+    """Its broker's queues are where it belongs."""
+    shop.store.homes(GONE, "x")
+    done = call(shop, "waiting", KEY, "--drain", "--home", "--yes")
+    assert (done.exit_code, in_line(shop)) == (1, ["a", "b", "c"])
+    assert f"some belong to the broker {GONE}: a worker of that was seen" in done.stdout
