@@ -14,21 +14,11 @@ from tests.unit.declaring.asking import called, decide, problems, read
 
 def test_our_keywords_are_taken_out_of_a_call():
     """What is left there becomes a message property."""
-    options = {
-        "countdown": 5,
-        "link": [],
-        "lock": None,
-        "lock_ttl": 60,
-        "on_conflict": "raise",
-        "on_lock_error": "run",
-        "locked": True,
-        "lockstep": 1,
-    }
-
-    taken = split_call_options(options)
-
-    assert taken == {"lock": None, "lock_ttl": 60, "on_conflict": "raise", "on_lock_error": "run"}
-    assert options == {"countdown": 5, "link": [], "locked": True, "lockstep": 1}
+    ours = {"lock": None, "lock_ttl": 60, "on_conflict": "raise", "on_lock_error": "run"}
+    others = {"countdown": 5, "link": [], "locked": True, "lockstep": 1}
+    options = {**others, **ours}
+    assert split_call_options(options) == ours
+    assert options == others
     assert split_call_options(options) == {}
 
 
@@ -121,44 +111,23 @@ def resolved(options):
 
 def test_callables_and_the_key_stay_with_the_publisher():
     """The computed key travels instead."""
-    asked = {
-        "lock_key": "account:{account_id}",
-        "on_conflict": decide,
-        "on_lock_lost": decide,
-        "lock_ttl": 60,
-    }
-
-    assert to_header(asked) == {"lock_ttl": 60.0}
-    assert to_header({"on_conflict": {"client": decide, "server": "raise"}}) == {
-        "on_conflict": {"server": "raise"}
-    }
+    mine = {"lock_key": "account:{account_id}", "on_conflict": decide, "on_lock_lost": decide}
+    sides = to_header({"on_conflict": {"client": decide, "server": "raise"}})
+    assert to_header({**mine, "lock_ttl": 60}) == {"lock_ttl": 60.0}
+    assert sides == {"on_conflict": {"server": "raise"}}
     assert to_header({"lock": False}) == {"lock": None}
 
 
 @pytest.mark.parametrize(
     "data",
     [
-        None,
-        5,
-        "text",
-        [],
-        [1],
-        {},
-        {"lock": "until_tomorrow"},
-        {"lock": ["x"]},
-        {"lock": {}},
-        {"lock": "until_expired"},
-        {"lock_ttl": "x"},
-        {"lock_ttl": [1]},
-        {"lock_ttl": float("nan")},
+        *(None, 5, "text", [1], {}, {5: 6}),
+        *({"lock": lock} for lock in ("until_tomorrow", ["x"], {}, "until_expired")),
+        *({"lock_ttl": ttl} for ttl in ("x", [1], float("nan"))),
         {"lock_ttl": 60, "lock_max_hold": 5},
-        {"on_conflict": "queue"},
-        {"on_conflict": {"up": 1}},
-        {"on_conflict": [[]]},
+        *({"on_conflict": strategy} for strategy in ("queue", {"up": 1}, [[]])),
         {"on_lock_lost": decide},
-        {"unknown": 1, "lock_future": 3},
-        {"lock_key": "x", "client": "raise", "lock_future": {}},
-        {5: 6},
+        {"lock_key": "x", "client": "raise", "unknown": 1, "lock_future": {}},
     ],
 )
 def test_a_header_from_another_version_never_raises(data):

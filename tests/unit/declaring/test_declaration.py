@@ -77,18 +77,14 @@ def test_what_is_changed_after_the_task_was_bound_counts(
 
 
 def test_the_switch_in_the_environment_counts_at_once(app: Celery, monkeypatch: Any) -> None:
+    """What did not change is not resolved again."""
     task = declare(app)
+    assert declaration_of(task) is declaration_of(task)
     assert declaration_of(task).settings.enabled
 
     monkeypatch.setenv("REDISLOCK_ENABLED", "0")
 
     assert not declaration_of(task).settings.enabled
-
-
-def test_what_did_not_change_is_not_resolved_again(app: Celery) -> None:
-    task = declare(app)
-
-    assert declaration_of(task) is declaration_of(task)
 
 
 def test_what_a_decorator_returns_is_resolved_as_the_task_it_stands_for(app: Celery) -> None:
@@ -124,16 +120,9 @@ def test_the_lock_of_a_call_has_the_options_of_the_task_and_of_the_call(app: Cel
     assert lock.is_ignored
 
 
-def test_the_key_that_a_message_carries_is_not_computed_again(app: Celery) -> None:
-    """It wins, so that a deploy that changes ``lock_key`` affects new messages only."""
-    declaration = declaration_of(declare(app, lock_key="account:{account_id}"))
-
-    assert declaration.task_lock((object(), "too", "many"), {}, "t1", key="account:42").key == "account:42"
-
-
 @pytest.mark.parametrize("lock_key", ["account:{account_id}", ("account_id",), "nightly"])
 def test_what_the_key_does_not_name_is_not_read(app: Celery, lock_key: Any) -> None:
-    """Neither encoded nor digested, however large it is."""
+    """Nor anything where a message carries its key: a changed ``lock_key`` affects new messages only."""
 
     class Unread:
         def __getattribute__(self, name: str) -> Any:
@@ -142,6 +131,8 @@ def test_what_the_key_does_not_name_is_not_read(app: Celery, lock_key: Any) -> N
     task = declare(app, lock_key=lock_key)
 
     assert lock_of(task, 42, Unread()).key == lock_of(task, 42, 0).key
+    carried = declaration_of(task).task_lock((Unread(), "too", "many"), {}, "t1", key="account:42")
+    assert carried.key == "account:42"
 
 
 def test_arguments_that_do_not_fit_are_a_type_error_that_names_the_task(app: Celery) -> None:
@@ -165,43 +156,28 @@ def test_a_model_and_its_dump_are_one_call(app: Celery) -> None:
 # --- callables -------------------------------------------------------------------------------
 
 
-def plain_key(arguments: Any) -> str:
-    return f"plain-{arguments['account_id']}"
-
-
 def plain_strategy(_conflict: Any) -> str:
     return "skip"
 
 
-def plain_lost(_lease: Any) -> None: ...
+CALLABLES = {
+    "lock_key": lambda arguments: f"plain-{arguments['account_id']}",
+    "on_conflict": plain_strategy,
+    "on_lock_lost": lambda _lease: None,
+}
 
 
-class Plain(SingletonTask):
-    abstract = True
-    lock_key = plain_key
-    on_conflict = plain_strategy
-    on_lock_lost = plain_lost
-
-
-class Static(SingletonTask):
-    abstract = True
-    lock_key = staticmethod(plain_key)
-    on_conflict = staticmethod(plain_strategy)
-    on_lock_lost = staticmethod(plain_lost)
-
-
-@pytest.mark.parametrize("way", [Plain, Static, None])
+@pytest.mark.parametrize("way", ["plain", "static", "options"])
 @pytest.mark.parametrize("bind", [True, False])
-def test_callables_never_become_methods(app: Celery, way: Any, *, bind: bool) -> None:
+def test_callables_never_become_methods(app: Celery, way: str, *, bind: bool) -> None:
     """Called with the task as first argument, a plain ``lambda bound: …`` breaks."""
 
     def with_self(_self: Any, account_id: int = 7) -> int:
         return account_id
 
-    given = {"base": way} if way else {
-        "lock_key": plain_key, "on_conflict": plain_strategy, "on_lock_lost": plain_lost,
-    }  # fmt: skip
-    task = declare(app, with_self if bind else body, bind=bind, **given)
+    its = {name: staticmethod(each) if way == "static" else each for name, each in CALLABLES.items()}
+    given = {"base": type("Its", (SingletonTask,), {"abstract": True, **its})}
+    task = declare(app, with_self if bind else body, bind=bind, **(its if way == "options" else given))
 
     options: Any = declaration_of(task).options
     assert lock_of(task, 7).key == "plain-7"
@@ -215,9 +191,11 @@ def test_callables_never_become_methods(app: Celery, way: Any, *, bind: bool) ->
 def test_all_problems_are_told_at_once(app: Celery) -> None:
     """One deploy, one list; a value of a setting is told under the setting's name."""
     app.conf.update(redislock_fence="sometimes", redislock_queue_ttl="1h")
+    misspelt = type("Misspelt", (SingletonTask,), {"abstract": True, "on_lock_eror": "run"})
 
     found = problems(
         app,
+        base=misspelt,
         lock="until_excuted",
         lock_ttl=-1,
         lock_key=("acount_id",),
@@ -228,8 +206,9 @@ def test_all_problems_are_told_at_once(app: Celery) -> None:
     )
 
     text = " | ".join(found)
-    assert len(found) == 9
+    assert len(found) == 10
     for said in (
+        "on_lock_eror is no option; did you mean on_lock_error?",
         "lock is 'until_excuted', which is unknown; did you mean 'until_executed'?",
         "lock_ttl is -1; give seconds",
         "redislock_queue_ttl is '1h'; give seconds",
@@ -241,14 +220,6 @@ def test_all_problems_are_told_at_once(app: Celery) -> None:
         "Request class 'celery.worker.request:Request' is not a subclass",
     ):
         assert said in text
-
-
-def test_a_misspelt_attribute_of_a_class_is_told(app: Celery) -> None:
-    class Misspelt(SingletonTask):
-        abstract = True
-        on_lock_eror = "run"
-
-    assert problems(app, base=Misspelt) == ["on_lock_eror is no option; did you mean on_lock_error?"]
 
 
 # --- where options come from -----------------------------------------------------------------
@@ -293,21 +264,14 @@ def test_task_cls_makes_every_task_unique_but_celerys_own() -> None:
     assert locked == {"shop.sync", "celery.mine"}
 
 
-def test_a_task_without_a_server_can_be_declared() -> None:
-    """Nothing connects, and nothing fails, before it is needed."""
+def test_a_task_without_a_server_can_be_declared_but_one_of_several_names() -> None:
+    """Whether these can be taken in one step is asked at once; where locking is off nobody asks."""
     declaration = declaration_of(declare(celery_app()))
-
     with pytest.raises(LockOptionError, match="neither the broker"):
         _ = declaration.store
 
-
-def test_a_task_of_several_names_needs_a_server_unless_locking_is_off() -> None:
-    """Whether its server can take them in one step is asked when it is declared; the switch needs none."""
-    several: dict[str, Any] = {
-        "lock": "while_executing",
-        "lock_key": Resources("account:{account_id}", "amount:{amount}"),
-    }
-
+    both = Resources("account:{account_id}", "amount:{amount}")
+    several: dict[str, Any] = {"lock": "while_executing", "lock_key": both}
     declaration_of(declare(celery_app(redislock_enabled=False), **several))
     with pytest.raises(LockOptionError, match="neither the broker"):
         declaration_of(declare(celery_app(), **several))

@@ -26,12 +26,8 @@ def test_every_row_is_a_field_and_every_field_a_row():
     """Nothing is said twice, and nothing is forgotten."""
     app_wide = {row.setting.removeprefix("redislock_") for row in ROWS if row.attribute is None}
 
-    assert set(LockOptions._fields) == TASK_ROWS.keys() - {"lock"} | {
-        "scope",
-        "client",
-        "server",
-        "claims_plainly",
-    }
+    derived = {"scope", "client", "server", "claims_plainly"}
+    assert set(LockOptions._fields) == TASK_ROWS.keys() - {"lock"} | derived
     assert set(LockSettings._fields) == app_wide
     assert len({row.name for row in ROWS}) == len(ROWS)
 
@@ -141,66 +137,42 @@ def test_the_bounds_of_durations_are_allowed():
     assert isinstance(read({"lock_ttl": 60}).lock_ttl, float)
 
 
+async def _await_me(_lease):
+    """A callback that nobody would await."""
+
+
 @pytest.mark.parametrize(
     ("setting", "wrong"),
     [
-        ("redislock_min_replicas", -1),
-        ("redislock_min_replicas", True),
-        ("redislock_min_replicas", 1.0),
-        ("redislock_min_replicas", 101),
-        ("redislock_fence", "clock"),
-        ("redislock_fence", ["time"]),
+        *product(["redislock_min_replicas"], [-1, True, 1.0, 101, "auto"]),
+        *product(["redislock_fence"], ["clock", ["time"]]),
+        *product(["redislock_check"], ["raise!", decide]),
+        *product(["redislock_prefix"], ["", "a{b", "a b", 5]),
+        *product(["redislock_url"], ["localhost", 5, ["redis://a", "redis://b"]]),
+        *product(["on_lock_lost", "on_lock_error"], ["Log", 5, True, ["log"]]),
         ("redislock_eager", "false"),
         ("redislock_enabled", 0),
-        ("redislock_check", "raise!"),
-        ("redislock_check", decide),
-        ("redislock_prefix", ""),
-        ("redislock_prefix", "a{b"),
-        ("redislock_prefix", "a b"),
-        ("redislock_prefix", 5),
-        ("redislock_url", "localhost"),
-        ("redislock_url", 5),
-        ("redislock_url", ["redis://a", "redis://b"]),
-        ("redislock_min_replicas", "auto"),
-        *product(["on_lock_lost", "on_lock_error"], ["Log", 5, True, ["log"]]),
     ],
 )
 def test_a_setting_that_is_not_allowed_is_refused(setting, wrong):
     (problem,) = problems(read if setting.startswith("on_lock") else settings_of, {setting: wrong})
 
     assert problem.startswith(setting)
+    if isinstance(wrong, list) and setting == "redislock_url":
+        assert "tasks have no locks on a quorum of servers (Redlock)" in problem
+        assert "celery_redislock.locks.connect([...])" in problem
 
 
-async def _await_me(_lease):
-    """A callback that nobody would await."""
-
-
-@pytest.mark.parametrize("call", [_await_me, partial(_await_me, 1)], ids=["function", "partial"])
-def test_a_loss_is_told_to_no_coroutine_function(call):
+def test_a_loss_is_told_to_no_coroutine_function():
     """As ``on_lost`` of a lock: it would be told to nobody."""
-    for given in ({"on_lock_lost": call}, None), (None, {"redislock_on_lock_lost": call}):
-        (problem,) = problems(read, *given)
 
-        assert "on_lock_lost is a coroutine function, and nobody awaits it; give" in problem
+    async def await_me(_lease):
+        """Nobody would."""
 
-
-def test_a_quorum_of_lock_servers_is_refused_with_what_there_is_instead():
-    """Redlock is for locks without tasks."""
-    (problem,) = problems(settings_of, {"redislock_url": ["redis://a", "redis://b", "redis://c"]})
-
-    assert "tasks have no locks on a quorum of servers (Redlock)" in problem
-    assert "celery_redislock.locks.connect([...])" in problem
-
-
-def test_a_longest_wait_is_refused_where_nobody_waits_in_line():
-    """``until_expired`` waits for its period, by the clock. Elsewhere a workflow's duplicate may wait."""
-    (problem,) = problems(read, {"lock": "until_expired", "lock_period": 9, "lock_wait_timeout": 5})
-
-    assert "waits for nothing but the period" in problem
-    assert "leave it out" in problem
-    for scope in SCOPES:
-        if scope != "until_expired":
-            assert read({"lock": scope, "lock_wait_timeout": 5}).lock_wait_timeout == 5.0
+    for call in (await_me, partial(await_me, 1)):
+        for given in ({"on_lock_lost": call}, None), (None, {"redislock_on_lock_lost": call}):
+            (problem,) = problems(read, *given)
+            assert "on_lock_lost is a coroutine function, and nobody awaits it; give" in problem
 
 
 def test_a_password_is_never_shown():
@@ -217,15 +189,9 @@ def test_a_password_is_never_shown():
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("0", False),
-        ("false", False),
-        (" No ", False),
-        ("OFF", False),
-        ("1", True),
-        ("true", True),
-        ("on", True),
-        ("", None),
-        (None, None),
+        *((text, False) for text in ("0", "false", " No ", "OFF")),
+        *((text, True) for text in ("1", "true", "on")),
+        *((text, None) for text in ("", None)),
     ],
 )
 def test_the_environment_wins_over_the_setting(text, expected):
@@ -247,10 +213,69 @@ def test_a_switch_that_cannot_be_understood_is_a_problem_among_others():
 # --- what does not go together ---------------------------------------------------------------
 
 
-def test_until_expired_needs_a_period():
-    assert "needs lock_period" in problems(read, {"lock": "until_expired"})[0]
-    assert "needs lock_period" in problems(called, lock="until_expired")[0]
+EXPIRED = {"lock": "until_expired", "lock_period": 90}
+WAITS = ["wait", "retry", {"client": "wait"}, {"client": "wait", "server": "skip"}]
+OF_A_LEASE = [{"on_lock_lost": "terminate"}, {"on_lock_lost": "log"}, {"lock_max_hold": 100}]
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"lock": "until_expired"}, "needs lock_period"),
+        ({**EXPIRED, "lock_wait_timeout": 5}, "waits for nothing but the period, by the clock; leave it out"),
+        ({"lock_period_on_failure": "keep"}, "which is not set"),
+        ({"lock_ttl": 60, "lock_max_hold": 60}, "longer than lock_ttl"),
+        (
+            {"lock": "while_executing", "on_conflict": {"client": "raise", "server": "skip"}},
+            "the client side",
+        ),
+        (
+            {"lock": "while_executing", "on_conflict": {"client": "wait"}},
+            "would overtake those that are queued; leave it out",
+        ),
+        *(
+            (
+                {**EXPIRED, "on_conflict": asked},
+                "on_conflict is 'wait' at publish, and lock='until_expired' is released by nobody",
+            )
+            for asked in WAITS
+        ),
+        # Silently, its author would believe that a run is guarded which is not.
+        *(
+            (
+                {**EXPIRED, "lock": lock, **option},
+                f"{min(option)} is about the lock of a running task, and lock={lock!r} holds none while it ",
+            )
+            for lock, option in product(["until_executing", "until_expired"], OF_A_LEASE)
+        ),
+        ({"lock": "until_exekuted"}, "did you mean 'until_executed'?"),
+        ({"lock": "whileexecuting"}, "did you mean 'while_executing'?"),
+        ({"on_conflict": "skipp"}, "did you mean 'skip'?"),
+        ({"on_conflict": {"client": "rais"}}, "did you mean 'raise'?"),
+        ({"lock_period": 9, "lock_period_on_failure": "end"}, "give 'keep' or 'release'"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_with_what_to_write(asked, words):
+    """On a task and in a call; of a task that is not read yet, so that nothing else is wrong."""
+    for (problem,) in (problems(read, asked), problems(called, **asked)):
+        assert words in problem
+
+
+def test_what_can_be_honoured_is_taken():
+    """By a call which has what its task lacks; a setting is for other tasks as well, and counts for those."""
+    keeps = {"lock_period": 9, "lock_period_on_failure": "keep"}
     assert called(lock="until_expired", lock_period=60).lock_period == 60.0
+    assert read(keeps).lock_period_on_failure == called(**keeps).lock_period_on_failure == "keep"
+    assert read({"lock_ttl": 60, "lock_max_hold": 60.1}).lock_max_hold == 60.1
+    for scope in SCOPES.keys() - {"until_expired"}:  # in each a workflow's duplicate may wait
+        assert read({"lock": scope, "lock_wait_timeout": 5}).lock_wait_timeout == 5.0
+    by_side = {"redislock_on_conflict": {"client": "raise", "server": "skip"}}
+    assert read({"lock": "while_executing"}, by_side).server == "skip"
+    for scope, option in product(["until_executing", "until_expired"], OF_A_LEASE):
+        ((name, value),) = option.items()
+        assert called(read(option), **{**EXPIRED, "lock": scope}).scope.name == scope
+        setting = {f"redislock_{name.removeprefix('lock_')}": value}
+        assert read({**EXPIRED, "lock": scope}, setting).scope.name == scope
 
 
 @pytest.mark.parametrize("limit", [3, lambda _: 1])
@@ -273,53 +298,6 @@ def test_a_call_brings_no_period_to_a_limit_and_no_limit_to_a_period():
     for base, option in ((limited, {"lock_period": 60}), (periodic, {"lock_limit": 3})):
         assert "lock_limit does not go with" in problems(called, base, **option)[0]
         assert from_header(base, option) == base
-
-
-def test_what_becomes_of_no_period_is_a_problem() -> None:
-    """An option without an effect; a call may bring the period that its task has not."""
-    keeps = {"lock_period": 9, "lock_period_on_failure": "keep"}
-
-    assert "which is not set" in problems(read, {"lock_period_on_failure": "keep"})[0]
-    assert "which is not set" in problems(called, lock_period_on_failure="keep")[0]
-    assert "give 'keep' or 'release'" in problems(read, {**keeps, "lock_period_on_failure": "end"})[0]
-    assert read(keeps).lock_period_on_failure == called(**keeps).lock_period_on_failure == "keep"
-
-
-def test_the_longest_hold_is_longer_than_a_lease():
-    assert "longer than lock_ttl" in problems(read, {"lock_ttl": 60, "lock_max_hold": 60})[0]
-    assert read({"lock_ttl": 60, "lock_max_hold": 60.1}).lock_max_hold == 60.1
-
-
-@pytest.mark.parametrize("lock", ["until_executing", "until_expired"])
-@pytest.mark.parametrize(
-    "option", [{"on_lock_lost": "terminate"}, {"on_lock_lost": "log"}, {"lock_max_hold": 100}]
-)
-def test_an_option_of_a_runs_lock_is_refused_where_a_run_has_none(lock, option):
-    """Silently, its author would believe that a run is guarded which is not; a setting is for other tasks."""
-    scope = {"lock": lock, "lock_period": 90}
-
-    (name,) = option
-    for found in (problems(read, {**scope, **option}), problems(called, read(scope), **option)):
-        assert len(found) == 1
-        assert found[0].startswith(
-            f"{name} is about the lock of a running task, and lock={lock!r} holds none"
-        )
-        assert found[0].endswith("use 'until_executed' or 'while_executing' or 'until_and_while_executing'")
-    assert called(read(option), **scope).scope.name == lock
-    assert read(scope, {f"redislock_{name.removeprefix('lock_')}": option[name]}).scope.name == lock
-
-
-@pytest.mark.parametrize(
-    ("name", "wrong", "right"),
-    [
-        ("lock", "until_exekuted", "until_executed"),
-        ("lock", "whileexecuting", "while_executing"),
-        ("on_conflict", "skipp", "skip"),
-        ("on_conflict", {"client": "rais"}, "raise"),
-    ],
-)
-def test_a_misspelled_value_gets_the_nearest(name, wrong, right):
-    assert f"did you mean {right!r}?" in problems(read, {name: wrong})[0]
 
 
 # --- what a worker warns of ------------------------------------------------------------------

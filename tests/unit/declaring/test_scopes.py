@@ -54,36 +54,6 @@ def test_a_strategy_counts_where_the_scope_has_a_side(scope, asked, expected):
     assert (options.client, options.server) == expected
 
 
-def test_a_strategy_for_a_side_the_scope_lacks_is_a_contradiction():
-    """Asked for by the task it is a mistake; as a setting it counts for those it can count for."""
-    mapping = {"client": "raise", "server": "skip"}
-
-    assert "client side" in problems(read, {"lock": "while_executing", "on_conflict": mapping})[0]
-    assert read({"lock": "while_executing"}, {"redislock_on_conflict": mapping}).server == "skip"
-    assert "client side" in problems(called, lock="while_executing", on_conflict=mapping)[0]
-
-
-def test_a_call_of_while_executing_that_would_wait_at_publish_is_told_why_it_cannot():
-    """Others that are queued without a lock would be overtaken."""
-    (problem,) = problems(read, {"lock": "while_executing", "on_conflict": {"client": "wait"}})
-
-    assert "would overtake those that are queued; leave it out" in problem
-
-
-@pytest.mark.parametrize("asked", ["wait", "retry", {"client": "wait"}, {"client": "wait", "server": "skip"}])
-def test_nobody_waits_at_publish_for_a_lock_that_is_never_released(asked):
-    """Asked for by the task or the call it is refused, with what to write instead."""
-    period = {"lock": "until_expired", "lock_period": 60}
-
-    for found in (
-        problems(read, {**period, "on_conflict": asked}),
-        problems(called, **period, on_conflict=asked),
-    ):
-        assert len(found) == 1
-        assert "on_conflict is 'wait' at publish, and lock='until_expired' is released by nobody" in found[0]
-        assert "lock='until_executed' with lock_period" in found[0]
-
-
 def test_as_a_setting_wait_counts_for_those_who_can():
     """A message without a claim waits for the end of the period, which is a fact."""
     setting = {"redislock_on_conflict": "wait"}

@@ -68,11 +68,11 @@ def test_a_text_about_a_call_has_its_arguments_in_it(describe: str, text: str) -
 
 def test_a_text_that_names_no_parameter_is_refused_with_the_nearest() -> None:
     """When the task is bound."""
-    assert problems_of_text("order {acount_id}", ["account_id"]) == [
-        "lock_describe names 'acount_id', which is no parameter of the task; did you mean 'account_id'?"
-    ]
-    assert problems_of_text("order {", ["account_id"])[0].startswith("lock_describe: ")
-    assert problems_of_text("order {account_id!r}", ["account_id"])[0].startswith(
-        "lock_describe: {account_id!r}"
-    )
+    nearest = "'acount_id', which is no parameter of the task; did you mean 'account_id'?"
+    for text, said in (
+        ("order {acount_id}", f"lock_describe names {nearest}"),
+        ("order {", "lock_describe: "),
+        ("order {account_id!r}", "lock_describe: {account_id!r}"),
+    ):
+        assert problems_of_text(text, ["account_id"])[0].startswith(said)
     assert problems_of_text("order {account_id} {amount}", ["account_id", "amount"]) == []

@@ -1,6 +1,6 @@
 """What type checkers are told of options is what the table says of them."""
 
-from celery_redislock import Conflict, SingletonTask
+from celery_redislock import SingletonTask
 from celery_redislock.declaring import types
 from celery_redislock.declaring.scopes import SCOPES, STRATEGIES
 from celery_redislock.declaring.table import TASK_ROWS
@@ -15,8 +15,3 @@ def test_an_option_is_known_to_checkers_as_it_is_to_the_table() -> None:
 def test_checkers_know_each_scope_and_strategy() -> None:
     assert types.ScopeName.__args__ == tuple(SCOPES)  # type: ignore[attr-defined]  # a Literal's values
     assert types.Strategy.__args__ == tuple(STRATEGIES)  # type: ignore[attr-defined]  # same
-
-
-def test_the_types_a_user_writes_are_all_in_one_module() -> None:
-    assert types.StrategyChoice.__args__[1].__args__[0] is Conflict  # type: ignore[attr-defined]
-    assert all(hasattr(types, name) for name in types.__all__)

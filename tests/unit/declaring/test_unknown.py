@@ -82,20 +82,16 @@ def test_an_unknown_setting_gets_the_nearest(wrong, hint):
     assert hint in problem
 
 
+QUEUE = "what has waited goes back to its own queue; for another, set task_routes"
+SYNC = "set appendfsync always on the lock server: it answers only what is on its disk"
+
+
 @pytest.mark.parametrize(
     ("gone", "instead"),
     [
-        ("lock_wait_queue", "what has waited goes back to its own queue; for another, set task_routes"),
-        (
-            "redislock_sync",
-            "set appendfsync always on the lock server: it answers only what is on its disk",
-        ),
-        (
-            "redislock_park_sync",
-            "set appendfsync always on the lock server: it answers only what is on its disk",
-        ),
+        *(("lock_wait_queue", QUEUE), ("redislock_wait_queue", QUEUE)),
+        *(("redislock_sync", SYNC), ("redislock_park_sync", SYNC)),
         ("redislock_through", "name the lock server by its URL; tests take memory_locks()"),
-        ("redislock_wait_queue", "what has waited goes back to its own queue; for another, set task_routes"),
     ],
 )
 def test_what_was_taken_out_is_refused_with_what_to_write(gone, instead):

@@ -15,12 +15,7 @@ def sync(account_id, full=False, *, note=None):
 
 @pytest.mark.parametrize(
     ("args", "kwargs"),
-    [
-        ((7,), {}),
-        ((), {"account_id": 7}),
-        ((7, False), {}),
-        ((7,), {"full": False, "note": None}),
-    ],
+    [((7,), {}), ((), {"account_id": 7}), ((7, False), {}), ((7,), {"full": False, "note": None})],
 )
 def test_every_spelling_of_a_call_binds_to_the_same_arguments(args, kwargs):
     """Positional = keyword = default spelled out."""

@@ -56,9 +56,7 @@ def test_what_the_worker_sees_as_equal_has_one_digest(one, other):
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (1, 1.0),
-        (1, True),
-        (1, "1"),
+        *((1, other) for other in (1.0, True, "1")),
         (0, None),
         (Decimal("1.2"), Decimal("1.20")),
         (uuid.UUID(int=1), str(uuid.UUID(int=1))),
@@ -79,33 +77,13 @@ def made_up(dice, depth=3):
     """Any value that JSON can carry, with keys of every kind."""
     kind = dice.randrange(4) if depth else 0
     if kind == 0:
-        return dice.choice(
-            [
-                "",
-                '{"1":2}',
-                "é\ud800",
-                7,
-                10**30,
-                0.1,
-                float("nan"),
-                True,
-                None,
-                Decimal("1.20"),
-                b"x",
-                Custom(3),
-                Colour.RED,
-            ]
-        )
+        texts = ["", '{"1":2}', "é\ud800", b"x", Colour.RED]
+        return dice.choice([*texts, 7, 10**30, 0.1, float("nan"), True, None, Decimal("1.20"), Custom(3)])
     many = range(dice.randrange(4))
     if kind == 1:
         return dice.choice([list, tuple])(made_up(dice, depth - 1) for _ in many)
-    keys = dice.choice(
-        [
-            ["a", "b", "tag", "1st", Colour.RED],
-            [1, 2, 10, -3, 2.5, True, float("nan")],
-            ["a", "2", 1, None, False],
-        ]
-    )
+    texts, numbers = ["a", "b", "tag", "1st", Colour.RED], [1, 2, 10, -3, 2.5, True, float("nan")]
+    keys = dice.choice([texts, numbers, ["a", "2", 1, None, False]])
     return {dice.choice(keys): made_up(dice, depth - 1) for _ in many}
 
 
@@ -146,15 +124,9 @@ def test_a_digest_is_the_same_under_every_hash_seed():
         "value = {'b': {'y': [1, (2, 3)], 'x': uuid.UUID(int=7)}, 'a': {5: 1, 'z': decimal.Decimal('1.5')}};"
         "print(digest(value), parse_key(('b', 'a'), task_name='t', parameters=None)(value))"
     )
-    root = Path(__file__).parents[4]
-    answers = {
-        subprocess.check_output(
-            [sys.executable, "-c", script], cwd=root, env={**os.environ, "PYTHONHASHSEED": seed}, text=True
-        )
-        for seed in ("1", "4242")
-    }
-
-    assert len(answers) == 1
+    command, root = [sys.executable, "-c", script], Path(__file__).parents[4]
+    seeds = [{**os.environ, "PYTHONHASHSEED": seed} for seed in ("1", "4242")]
+    assert len({subprocess.check_output(command, cwd=root, env=environment) for environment in seeds}) == 1
 
 
 ENDLESS: list[object] = []
