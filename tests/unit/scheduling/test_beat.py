@@ -120,23 +120,6 @@ def test_beats_send_what_one_would_send(
     assert set(world.ticks("entry").values()) == {1}
 
 
-@pytest.mark.parametrize("clocks", [(0, 3), (3, 0), (0, -3), (-3, 0), (-0.04, 0, 0.04)], ids=str)
-@pytest.mark.parametrize(("make", "least"), [(every(2), 1.95), (at(minute="*"), 56.9)], ids=["2s", "1m"])
-def test_clocks_that_are_apart_send_no_tick_twice_whoever_sends(
-    world: World, clocks: tuple[float, ...], make: Any, least: float
-) -> None:
-    """Each beat in turn stands still for a while, so that each of the others sends."""
-    beats = [world.beat({"entry": make}, clock=clock) for clock in clocks]
-    for _ in range(3):
-        for each in beats:
-            world.stop(each, 65)
-            world.run(130)
-
-    assert len({each.by for each in world.sent}) > 1
-    assert min(world.gaps("entry")) >= least
-    assert set(world.ticks("entry").values()) == {1}
-
-
 def test_the_beat_that_sent_last_sends_again_and_the_others_ask_once_each(world: World) -> None:
     """Who sent a tick looks at the next one first; nobody else is late, and nobody races."""
     for _ in range(3):
@@ -154,20 +137,16 @@ def test_the_beat_that_sent_last_sends_again_and_the_others_ask_once_each(world:
 
 
 def test_a_beat_alone_makes_two_requests_a_tick_and_one_when_it_starts(world: World) -> None:
-    """Law 10: nothing is asked for an entry that is not due."""
-    world.beat({"entry": every(5), "daily": at(minute="0", hour="3")})
+    """Law 10: nothing is asked for an entry that is not due.
+
+    Whichever beat sends it, the message's task id and header follow from the tick; its entry stays as it is.
+    """
+    options = {"queue": "q", "headers": {"mine": 1}, "redislock_catchup": "one"}
+    scheduler = world.beat({"entry": every(5), "daily": at(minute="0", hour="3")}, options=options)
     world.run(51)
 
     assert world.states.asked == ["read"] + ["take", "replace"] * 10
-
-
-def test_a_tick_carries_its_identity_and_the_entry_keeps_its_own_options(world: World) -> None:
-    """The same message, whichever beat sends it: its task id and its header follow from the tick."""
-    options = {"queue": "q", "headers": {"mine": 1}, "redislock_catchup": "one"}
-    scheduler = world.beat({"entry": every(5)}, options=options)
-    world.run(6)
-
-    (sent,) = world.sent
+    sent = world.sent[0]
     tick = sent.options["headers"].pop("redislock_tick")
     assert tick.startswith("shop/entry@2026-06-01T12:00:00")
     assert sent.options == {"queue": "q", "headers": {"mine": 1}, "task_id": tick_id(tick)}
@@ -185,8 +164,8 @@ class PerTenant(Recording):
 class Silent(Recording):
     """Another one, which makes one message."""
 
-    def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
-        return super().apply_async(entry, *args, **kwargs)
+    def apply_async(self, *args: Any, **kwargs: Any) -> Any:
+        return super().apply_async(*args, **kwargs)
 
 
 class ByName(Recording):
@@ -203,12 +182,16 @@ class PerRegion(SingletonTask):
         return super().apply_async(*args, **options)
 
 
-@pytest.mark.parametrize("kind", [PerTenant, Silent, ByName])
-def test_a_scheduler_of_somebodys_own_gets_a_tick_whose_messages_are_told_apart(
-    world: World, kind: type[Recording]
+@pytest.mark.parametrize(
+    ("kind", "base"), [*((kind, None) for kind in (PerTenant, Silent, ByName)), (Recording, PerRegion)]
+)
+def test_a_scheduler_or_a_task_of_somebodys_own_gets_a_tick_whose_messages_are_told_apart(
+    world: World, kind: type[Recording], base: Any
 ) -> None:
     """Law 2: with one task id for all of them, they would be copies of one message."""
-    world.beat({"entry": every(5)}, kind=kind)
+    if base is not None:
+        world.app.task(name="regional", shared=False, base=base)(nothing)
+    world.beat({"entry": every(5)}, kind=kind, task="regional" if base else "unique")
     world.run(6)
 
     assert world.sent
@@ -236,16 +219,6 @@ def test_a_tick_is_sent_again_that_was_not_sent_to_the_end(world: World, error: 
     assert [identity(sent) for sent in world.sent[1:3]] == [identity(world.sent[0])] * 2
 
 
-def test_a_task_that_publishes_in_its_own_way_gets_a_tick_whose_messages_are_told_apart(world: World) -> None:
-    """Its ``apply_async`` may publish once per region."""
-    world.app.task(name="regional", shared=False, base=PerRegion)(nothing)
-    world.beat({"entry": every(5)}, task="regional")
-    world.run(6)
-
-    assert "task_id" not in world.sent[0].options
-    assert type(world.sent[0].options["headers"]["redislock_tick"]) is Tick
-
-
 def test_the_messages_of_a_tick_of_a_task_that_beat_does_not_import_are_told_apart(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,18 +238,11 @@ def test_the_messages_of_a_tick_of_a_task_that_beat_does_not_import_are_told_apa
 
     assert len(set(sent)) == 3
     assert sorted(sent[:3]) == sorted(sent[3:])
-
-
-def test_what_a_scheduler_sends_by_a_way_of_its_own_is_given_no_task_id(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its ``send_task`` may make several messages of one call."""
-    sent: list[Any] = []
+    # A send_task of somebody's own may make several messages of one call.
     monkeypatch.setattr(world.app, "send_task", lambda *_, **options: sent.append(options.get("task_id")))
     scheduler = world.beat({"entry": every(5)}, task="unknown", kind=ByName)
     scheduler.send_task("unknown", [7], {}, headers={"redislock_tick": Tick("one")})
-
-    assert sent == [None]
+    assert sent[6:] == [None]
 
 
 def test_entries_of_other_tasks_are_left_to_each_beat_unless_the_setting_names_them(world: World) -> None:
@@ -299,16 +265,8 @@ def test_entries_of_other_tasks_are_left_to_each_beat_unless_the_setting_names_t
 )
 @pytest.mark.parametrize(
     "make",
-    [
-        at(minute="0"),
-        at(minute="*/20"),
-        at(minute="30", hour="2"),
-        at(minute="0", hour="3"),
-        at(minute="30", hour="1"),
-        every(1800),
-        every(86400),
-    ],
-    ids=["hourly", "20min", "2:30", "3:00", "1:30", "30min", "24h"],
+    [at(minute="0"), at(minute="30", hour="2"), at(minute="0", hour="3"), every(1800), every(86400)],
+    ids=["hourly", "2:30", "3:00", "30min", "24h"],
 )
 def test_a_change_of_daylight_saving_time_sends_what_celery_alone_would(
     monkeypatch: pytest.MonkeyPatch, make: Any, change: datetime, enable_utc: bool
@@ -362,23 +320,6 @@ def test_an_interval_that_begins_with_the_hour_is_due_by_the_clock(
 
     assert len(world.times("entry")) == 4
     assert min(world.gaps("entry")) > 3500
-
-
-@pytest.mark.parametrize("after", [False, True], ids=["before the publish", "after it"])
-@pytest.mark.parametrize("interval", [15, 60])
-def test_a_tick_whose_beat_is_killed_in_the_middle_is_sent_by_another_with_its_identity(
-    world: World, interval: float, after: bool
-) -> None:
-    """Sent once more after the bound, as the same message: where it had left, that one runs once."""
-    sender, _ = world.pair(every(interval), interval * 2.5)
-    kill_at_publish(sender, after=after)
-    world.run(interval * 2 + LONGEST_BOUND + STAND_BY)
-
-    ticks = world.ticks("entry")
-    again = [tick for tick, times in ticks.items() if times > 1]
-    assert len(again) == (1 if after else 0)
-    assert max(world.gaps("entry")) <= interval + LONGEST_BOUND + STAND_BY + LOOK_AGAIN
-    assert len({each.options["task_id"] for each in world.sent}) == len(ticks)
 
 
 @pytest.mark.parametrize("other", ["stands by", "is behind", "starts later", "is ahead, without a broker"])
@@ -477,20 +418,6 @@ def test_the_moment_of_a_dead_beat_whose_clock_was_far_ahead_is_not_believed(
     assert len(world.sent) > sent
 
 
-def test_an_interval_that_is_shorter_now_is_asked_for_no_more_often_while_a_tick_is_being_sent(
-    world: World,
-) -> None:
-    """Who waits for a dead beat asks once a second, whatever its own bound is."""
-    first = world.beat({"entry": every(60)})
-    kill_at_publish(first, after=False)
-    world.run(60.1)
-    world.states.asked.clear()
-    world.beat({"entry": every(1)})
-    world.run(9)
-
-    assert world.states.asked.count("take") < 20
-
-
 def test_a_scheduler_with_an_apply_entry_of_its_own_is_shared(world: World) -> None:
     """One that never calls its ``apply_async``: what it does is taken for sent, by all beats."""
     for _ in range(2):
@@ -510,7 +437,8 @@ def test_a_beat_that_starts_goes_on_from_what_another_has_left(
 ) -> None:
     """One beat is replaced; or all of them start at once where a host does, with the lock server."""
     first = world.beat({"daily": at(minute="0", hour="13")})
-    if left == "killed while it sent":
+    is_killed = left == "killed while it sent"
+    if is_killed:
         kill_at_publish(first, after=False)
         world.run(3601)
     else:
@@ -525,17 +453,12 @@ def test_a_beat_that_starts_goes_on_from_what_another_has_left(
     world.beat({"daily": at(minute="0", hour="13")})
     world.run(5)
     world.server_is_back()
-    world.run(LONGEST_BOUND if left == "killed while it sent" else 2)
+    world.run(LONGEST_BOUND if is_killed else 2)
+    assert (sent, len(world.sent)) == ((0, 1) if is_killed else (1, 2))
 
-    assert (sent, len(world.sent)) == ((0, 1) if left == "killed while it sent" else (1, 2))
 
-
-@pytest.mark.parametrize(
-    ("where", "late"), [("before the publish", 0.0), ("in the middle of it", LONGEST_BOUND)], ids=str
-)
-def test_a_beat_told_to_stop_releases_a_tick_only_if_it_has_not_left(
-    world: World, where: str, late: float
-) -> None:
+@pytest.mark.parametrize("late", [0.0, LONGEST_BOUND], ids=["before the publish", "in the middle of it"])
+def test_a_beat_told_to_stop_releases_a_tick_only_if_it_has_not_left(world: World, late: float) -> None:
     """SIGTERM raises SystemExit in whatever beat does. What may have left is sent again after the bound."""
     sender, _ = world.pair(every(60), 65)
 
@@ -543,10 +466,10 @@ def test_a_beat_told_to_stop_releases_a_tick_only_if_it_has_not_left(
         world.kill(sender)
         raise SystemExit
 
-    if where == "before the publish":
-        sender.beat._still_has = stop
-    else:
+    if late:
         sender.publish = stop
+    else:
+        sender.beat._still_has = stop
     with pytest.raises(SystemExit):
         world.run(60)
     world.run(15)
@@ -558,17 +481,17 @@ def test_a_beat_told_to_stop_releases_a_tick_only_if_it_has_not_left(
 def test_a_beat_that_stood_still_sends_nothing_twice(world: World, stops_in: str) -> None:
     """SIGSTOP for 30 s, also after the tick was taken: it asks again before it sends."""
     sender, _ = world.pair(every(5), 12)
+    still_has = sender.beat._still_has
+
+    def stand_still(tick: Any) -> bool:
+        sender.beat._still_has = still_has
+        world.stop(sender, 30)
+        world.run(30)
+        return bool(still_has(tick))
+
     if stops_in == "between ticks":
         world.stop(sender, 30)
     else:
-        still_has = sender.beat._still_has
-
-        def stand_still(tick: Any) -> bool:
-            sender.beat._still_has = still_has
-            world.stop(sender, 30)
-            world.run(30)
-            return bool(still_has(tick))
-
         sender.beat._still_has = stand_still
     world.run(60)
 
@@ -678,7 +601,7 @@ def test_a_lock_server_that_is_away_holds_entries_back_and_no_others(
 ) -> None:
     """Told once for each, asked by one; the ticks missed meanwhile are one when it answers again."""
     beats = [world.beat({"entry": every(5), "other": every(5)}) for _ in range(2)]
-    plain = world.beat({"plain": every(5)}, task="plain")
+    world.beat({"plain": every(5)}, task="plain")
     world.run(12)
     world.states.is_away = True
     before = len(world.states.asked)
@@ -691,7 +614,6 @@ def test_a_lock_server_that_is_away_holds_entries_back_and_no_others(
     assert len(world.times("entry")) in {3, 4}
     assert set(world.ticks("entry").values()) == {1}
     assert world.gaps("plain") == pytest.approx([5.0] * 6, abs=0.05)
-    world.kill(plain)
     waits = [text for text in caplog.messages if "waits until the lock server" in text]
     assert sorted(text.split()[0] for text in waits) == ["entry", "entry", "other", "other"]
     assert caplog.text.count("entries that waited: entry, other") == len(beats)
@@ -760,16 +682,7 @@ def test_a_sent_tick_that_could_not_be_noted_is_not_sent_again_by_its_beat(
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "rubbish",
-        "99999999999999 1 rubbish",
-        "0 1 {}",
-        "0 1 []",
-        '0 1 {"v":2}',
-        "list",
-        "0 99999999999999999999 {}",
-        "0 1 " + "[" * 9999,
-    ],
+    ["rubbish", "99999999999999 1 rubbish", "0 1 []", "0 99999999999999999999 {}", "0 1 " + "[" * 9999],
 )
 def test_a_state_that_cannot_be_read_is_absent_and_stops_nothing(
     world: World, caplog: pytest.LogCaptureFixture, text: str
@@ -781,21 +694,6 @@ def test_a_state_that_cannot_be_read_is_absent_and_stops_nothing(
 
     assert len(world.sent) == 2
     assert "is treated as absent" in caplog.text
-
-
-def test_a_lock_server_whose_clock_is_set_back_delays_no_tick_of_a_dead_beat(world: World) -> None:
-    """Its bound would else end when the clock is there again."""
-    first = world.beat({"entry": every(5)})
-    world.beat({"entry": every(5)})
-    kill_at_publish(first, after=False)
-    world.run(5.1)
-    text = world.states.texts["entry"]
-    until, rest = text.split(" ", 1)
-    world.states.texts["entry"] = f"{int(until) + 3_600_000} {rest}"
-    world.run(7)
-
-    assert len(world.sent) == 2
-    assert world.ticks("entry").total() == len(world.ticks("entry"))
 
 
 def test_a_state_lost_between_a_send_and_the_next_look_is_sent_again_as_the_same_message(
@@ -836,14 +734,15 @@ def test_a_state_lost_between_two_requests_for_a_tick_costs_none_that_was_sent_b
 # --- outages of all beats, pauses, changes ---------------------------------------------------
 
 
-@pytest.mark.parametrize(("catchup", "expected"), [("one", 1), ("none", 0)])
-@pytest.mark.parametrize("where", ["setting", "option"])
+@pytest.mark.parametrize(
+    ("setting", "option", "expected"), [("one", None, 1), ("none", None, 0), ("one", "none", 0)]
+)
 def test_after_an_outage_of_all_beats_a_missed_tick_is_made_up_for_once_or_not(
-    world: World, catchup: str, expected: int, where: str
+    world: World, setting: Any, option: str | None, expected: int
 ) -> None:
     """Celery's own rule, or ``redislock_catchup = "none"``; what is due next is sent in either case."""
-    settings = LockSettings(catchup=catchup if where == "setting" else "one")
-    options = {} if where == "setting" else {"redislock_catchup": catchup}
+    settings = LockSettings(catchup=setting)
+    options = {"redislock_catchup": option} if option else {}
     entries = {"entry": at(minute="0"), "often": every(600)}
     world.kill(world.beat(entries, settings=settings, options=options))
     first = world.beat(entries, settings=settings, options=options)
@@ -956,19 +855,15 @@ def test_a_tick_of_several_messages_is_skipped_if_each_of_them_is(world: World, 
 
 
 def test_a_tick_that_waits_for_its_key_is_sent(world: World) -> None:
-    """Its message leaves, and runs in its turn."""
-    world.beat({"entry": every(5)}).publish = refusing("wait")
+    """Its message leaves, and runs in its turn. Else the holder is named, whatever it says of itself."""
+    scheduler = world.beat({"entry": every(5)})
+    scheduler.publish = refusing("wait")
     world.run(6)
-
     state = world.states.state("entry")
     assert (state.ran, state.skip) == (state.at, None)
 
-
-def test_a_holder_that_says_nothing_of_itself_is_named_all_the_same(world: World) -> None:
-    """Another program's lock, or one of another clock."""
-    world.beat({"entry": every(5)}).publish = refusing(facts='"since":"soon"')
-    world.run(6)
-
+    scheduler.publish = refusing(facts='"since":"soon"')
+    world.run(5)
     skip = world.states.state("entry").skip
     assert skip is not None
     assert (skip.task_id, skip.held_for, skip.in_a_row) == ("holder", None, 1)
@@ -1018,12 +913,9 @@ def test_an_own_schedule_that_has_is_due_alone_is_shared(world: World, catchup: 
 @pytest.mark.parametrize("next_in", [inf, nan, -1.0, None, 1e300], ids=str)
 def test_a_schedule_may_say_anything_of_its_next_due_time(world: World, next_in: Any) -> None:
     """Its tick is sent, and other entries' are."""
-    kind = type("Odd", (Own,), {"next_in": next_in})
-    world.beat({"odd": kind, "entry": every(5)})
-    for scheduler in world.beats:
-        scheduler.adjust = lambda n, drift=-0.01: min(n, 60.0) + drift if n and n > 0 else 0
+    scheduler = world.beat({"odd": type("Odd", (Own,), {"next_in": next_in}), "entry": every(5)})
+    scheduler.adjust = lambda n, drift=-0.01: min(n, 60.0) + drift if n and n > 0 else 0
     world.run(6)
-
     assert {each.name for each in world.sent} == {"odd", "entry"}
 
 

@@ -30,40 +30,17 @@ def problems(app: Celery, schedule: Any, task: str = "unique", **options: Any) -
     return problems_of(app, entries_of(app))
 
 
-@pytest.mark.parametrize(
-    "schedule",
-    [
-        300.0,
-        timedelta(seconds=299),
-        1.0,
-        crontab(),
-        crontab(minute="*/5"),
-        crontab(minute="0,3,30", hour="4"),
-    ],
-    ids=str,
-)
-def test_an_entry_that_is_due_before_its_period_is_over_is_a_problem(app: Celery, schedule: Any) -> None:
-    """Every other tick is refused, and nobody would know why."""
-    (problem,) = problems(app, schedule)
-
-    assert "'entry'" in problem
-    assert "lock_period of 300 s that it or its task unique" in problem
+EARLY = [300.0, timedelta(seconds=299), crontab(), crontab(minute="*/5"), crontab(minute="0,3,30", hour="4")]
+LATE = [300.1, timedelta(hours=1), crontab(minute="*/6"), crontab(minute="0", hour="4", day_of_week="1")]
 
 
-@pytest.mark.parametrize(
-    "schedule",
-    [
-        300.1,
-        timedelta(hours=1),
-        crontab(minute="*/6"),
-        crontab(minute="0", hour="4", day_of_week="1"),
-        BaseSchedule(),
-    ],
-    ids=["interval", "hourly", "6min", "weekly", "unknown"],
-)
-def test_an_entry_that_is_due_later_is_none(app: Celery, schedule: Any) -> None:
-    """Nor is one of which it cannot be told."""
-    assert problems(app, schedule) == []
+def test_an_entry_that_is_due_before_its_period_is_over_is_a_problem(app: Celery) -> None:
+    """Every other tick is refused, and nobody would know why. It is said where it can be told."""
+    for schedule in EARLY:
+        (problem,) = problems(app, schedule)
+        assert "'entry'" in problem
+        assert "lock_period of 300 s that it or its task unique" in problem
+    assert [problems(app, schedule) for schedule in (*LATE, BaseSchedule())] == [[]] * 5
 
 
 @pytest.mark.parametrize("hour", [0, 4, 20])
@@ -75,50 +52,35 @@ def test_the_due_times_of_another_day_are_seen_at_any_hour(app: Celery, hour: in
     assert len(problems(app, schedule)) == 1
 
 
-def test_an_entry_of_a_task_without_a_period_is_not_looked_at(app: Celery) -> None:
-    """A schedule may have ten thousand, and fifty due times of a crontab take a millisecond."""
+def test_only_tasks_with_a_period_are_looked_at_and_the_entrys_own_option_counts(app: Celery) -> None:
+    """As it does at the publish; a wrong one is a problem, and no error.
+
+    A schedule may have ten thousand entries, and fifty due times of a crontab take a millisecond.
+    """
 
     class Unasked(crontab):
         def remaining_delta(self, *_: Any, **__: Any) -> Any:
             raise AssertionError("asked")
 
-    assert problems(app, Unasked(), task="without") == []
+    assert [problems(app, Unasked(), task=task) for task in ("without", "plain", "unheard-of")] == [[]] * 3
     with pytest.raises(AssertionError, match="asked"):
         problems(app, Unasked())
-
-
-def test_only_tasks_with_a_period_are_looked_at_and_the_entrys_own_option_counts(app: Celery) -> None:
-    """As it does at the publish; a wrong one is a problem, and no error."""
-    assert problems(app, 1.0, task="without") == []
-    assert problems(app, 1.0, task="plain") == []
-    assert problems(app, 1.0, task="unheard-of") == []
     assert len(problems(app, 1.0, task="without", lock_period=60)) == 1
     assert problems(app, 600.0, lock_period=60) == []
     (problem,) = problems(app, 1.0, task="without", lock_period="long")
     assert "lock_period is 'long'" in problem
 
 
-@pytest.mark.parametrize(
-    ("task", "option", "said"),
-    [
+def test_a_wrong_option_of_an_entry_is_a_problem_that_names_the_entry(app: Celery) -> None:
+    """Nobody else would say so before a tick: it would be an error then, and the tick would be spent."""
+    unknown = "without.apply_async: redislock_catchupp is no option; did you mean redislock_catchup?"
+    for task, option, said in (
         ("unique", {"redislock_catchup": "nonee"}, "redislock_catchup is 'nonee'; give 'one' or 'none'"),
         ("plain", {"redislock_catchup": "nonee"}, "redislock_catchup is 'nonee'; give 'one' or 'none'"),
-        # At its first tick it would be an error, and the tick would be spent.
-        (
-            "without",
-            {"redislock_catchupp": "none"},
-            "without.apply_async: redislock_catchupp is no option; did you mean redislock_catchup?",
-        ),
-    ],
-)
-def test_a_wrong_option_of_an_entry_is_a_problem_that_names_the_entry(
-    app: Celery, task: str, option: dict[str, str], said: str
-) -> None:
-    """Nobody else would say so before a tick: beat reads it when the entry has been missed."""
-    (problem,) = problems(app, 3600.0, task=task, **option)
-
-    assert problem == f"the entry 'entry' of the schedule: {said}"
-    assert problems(app, 3600.0, task=task, redislock_catchup="none") == []
+        ("without", {"redislock_catchupp": "none"}, unknown),
+    ):
+        assert problems(app, 3600.0, task=task, **option) == [f"the entry 'entry' of the schedule: {said}"]
+        assert problems(app, 3600.0, task=task, redislock_catchup="none") == []
 
 
 def test_a_pattern_that_matches_no_entry_is_a_problem(app: Celery) -> None:
@@ -133,10 +95,5 @@ def test_a_pattern_that_matches_no_entry_is_a_problem(app: Celery) -> None:
 
 def test_a_worker_says_it_too(app: Celery) -> None:
     """Whoever starts the worker may never see beat's log."""
-    app.conf.beat_schedule = {"entry": {"task": "unique", "schedule": 60.0}}
-    worker = type("Worker", (), {"app": app})()
-
-    assert any(
-        "lock_period of 300 s that it or its task unique" in problem
-        for problem in problems_of_app(worker.app)
-    )
+    (problem,) = problems(app, 60.0)
+    assert problem in problems_of_app(app)

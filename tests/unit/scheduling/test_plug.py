@@ -89,13 +89,11 @@ def test_a_beat_that_has_something_to_share_needs_a_lock_server(
         assert join(beat) is None
 
 
-@pytest.mark.parametrize("switch", ["redislock_beat", "REDISLOCK_ENABLED"])
-def test_a_beat_that_is_switched_off_is_left_alone(monkeypatch: pytest.MonkeyPatch, switch: str) -> None:
+def test_a_beat_that_is_switched_off_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """``redislock_enabled`` is the switch for an incident, here too."""
-    if switch == "REDISLOCK_ENABLED":
-        monkeypatch.setenv(switch, "0")
-
-    assert join(service(**({"redislock_beat": False} if switch == "redislock_beat" else {}))) is None
+    assert join(service(redislock_beat=False)) is None
+    monkeypatch.setenv("REDISLOCK_ENABLED", "0")
+    assert join(service()) is None
 
 
 @pytest.mark.parametrize("lock_key", [None, "redbeat:lock"])
