@@ -79,17 +79,7 @@ def test_the_released_library_does_what_the_table_says(
 @pytest.mark.slow
 def test_stand_ins_end_the_locks_of_old_publishers() -> None:
     """In a process of its own: a worker in it changes logging and the default app, for good."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-m",
-        "not slow",
-        OLD_PUBLISHERS,
-    ]
+    command = [*PYTEST, "-m", "not slow", OLD_PUBLISHERS]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=280, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -112,38 +112,19 @@ def called(library: ModuleType, stage: Stage) -> list[object]:
 
 CASES = [
     Case("a duplicate of a queued call gets its result", duplicate, [True, 1]),
-    Case(
-        "calls with other arguments are others",
-        lambda library, stage: duplicate(library, stage, (7,), (8,)),
-        [False, 2],
-    ),
+    Case("calls with other arguments are others", lambda *on: duplicate(*on, (7,), (8,)), [False, 2]),
     Case("a duplicate of a running call gets its result", while_running, True),
-    Case(
-        "with raise_on_duplicate it raises",
-        lambda *on: refused(*on, raise_on_duplicate=True),
-        ["raised", True],
-    ),
-    Case(
-        "so it does by the setting",
-        refused,
-        ["raised", True],
-        settings={"singleton_raise_on_duplicate": True},
-    ),
-    Case(
-        "a task wins over the setting",
-        lambda *on: refused(*on, raise_on_duplicate=False),
-        ["returned", True],
-        settings={"singleton_raise_on_duplicate": True},
-    ),
-    Case(
-        "unique_on names the arguments that count",
-        lambda *on: duplicate(*on, (7, 1), (7, 2), unique_on=["a"]),
-        [True, 1],
-    ),
+    Case("with raise_on_duplicate it raises", lambda *on: refused(*on, raise_on_duplicate=True),
+         ["raised", True]),
+    Case("so it does by the setting", refused, ["raised", True],
+         settings={"singleton_raise_on_duplicate": True}),
+    Case("a task wins over the setting", lambda *on: refused(*on, raise_on_duplicate=False),
+         ["returned", True], settings={"singleton_raise_on_duplicate": True}),
+    Case("unique_on names the arguments that count",
+         lambda *on: duplicate(*on, (7, 1), (7, 2), unique_on=["a"]), [True, 1]),
     Case("unique_on may be one name", lambda *on: duplicate(*on, (7, 1), (7, 2), unique_on="a"), [True, 1]),
-    Case(
-        "an empty unique_on means all", lambda *on: duplicate(*on, (7, 1), (7, 2), unique_on=[]), [False, 2]
-    ),
+    Case("an empty unique_on means all", lambda *on: duplicate(*on, (7, 1), (7, 2), unique_on=[]),
+         [False, 2]),
     Case("lock_expiry ends the lock of a queued call", lambda *on: expired(*on, lock_expiry=1), [True, 2]),
     Case("so does the setting", expired, [True, 2], settings={"singleton_lock_expiry": 1}),
     Case("a success frees it", again, [["SUCCESS"], True]),
@@ -157,4 +138,4 @@ CASES = [
     Case("a default is an argument", default_as_key, "KeyError", here="published"),
     Case("a retry is published", retried, "RETRY", here="SUCCESS"),
     Case("a class with hooks of its own frees its lock", without_hooks, False, here=True),
-]
+]  # fmt: skip
