@@ -46,7 +46,9 @@ def _run(
     from celery.bin.celery import celery
 
     from celery_redislock.cli import main, redislock
+    from celery_redislock.receiving import whereabouts
 
+    whereabouts._PATIENCE = 0.1  # no worker is there to be waited for
     for stream, output in ((sys.stdout, out), (sys.stderr, err)):
         os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT), stream.fileno())
     os.environ.clear()

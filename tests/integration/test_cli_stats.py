@@ -43,34 +43,18 @@ def play(shell: Shell) -> None:
     shell.park("night", "job-5")
 
 
-def test_counts_holders_and_waiters_are_shown_by_task(shell: Shell) -> None:
+def test_counts_holders_and_waiters_are_shown_by_task_and_told_to_programs(shell: Shell) -> None:
     play(shell)
     done = shell.celery("stats")
-    head, row = (line.split("  ") for line in done.stdout.splitlines()[1:])
-    table = dict(zip(filter(None, head), (cell for cell in row if cell), strict=True))
+    head, row = (re.split("  +", line.strip()) for line in done.stdout.splitlines()[1:])
+    table = dict(zip(head, row, strict=True))
 
-    assert {name.strip(): cell.strip() for name, cell in table.items()} == {
-        "TASK": "shop.nightly",
-        "ACCEPTED": "1",
-        "STARTED": "2",
-        "SKIPPED": "2",
-        "ASKED": "-",
-        "WAITED": "1",
-        "LOST": "-",
-        "FORCED": "-",
-        "RESTORED": "-",
-        "QUEUED": "-",
-        "RUNNING": "1",
-        "LATE": "1",
-        "IN LINE": "1",
-        "WAIT": table["WAIT"],
-        "HOLD": "0.0 s",
-    }
-    assert "days" in table["WAIT"]
+    assert "days" in table.pop("WAIT")
+    counted = {"ACCEPTED": "1", "STARTED": "2", "SKIPPED": "2", "WAITED": "1"}
+    held = {"RUNNING": "1", "LATE": "1", "IN LINE": "1", "HOLD": "0.0 s"}
+    nothing = dict.fromkeys(["ASKED", "LOST", "FORCED", "RESTORED", "QUEUED"], "-")
+    assert table == {"TASK": "shop.nightly", **counted, **held, **nothing}
 
-
-def test_the_figures_of_some_tasks_are_there_for_programs(shell: Shell) -> None:
-    play(shell)
     document = json.loads(shell.celery("stats", "--task", "shop.*", "--json").stdout)
 
     assert document["since"] > 0
@@ -124,7 +108,11 @@ def test_prometheus_reads_what_the_lock_server_counts(shell: Shell) -> None:
     shell.celery("schedule", "pause", "tick")
     with exporting(shell) as address:
         found = scrape(address)
+        port = address.rpartition(":")[2].partition("/")[0]
+        second = shell.celery("exporter", "--port", port)
 
+    assert second.returncode == 2
+    assert second.stderr.startswith(f"Error: cannot listen at 127.0.0.1:{port}: ")
     assert address.startswith("http://127.0.0.1:")
     assert found["redislock_up",] == 1
     assert found["redislock_events_total", "skipped", "shop.nightly"] == 2
@@ -139,30 +127,11 @@ def test_prometheus_reads_what_the_lock_server_counts(shell: Shell) -> None:
     assert found["redislock_wait_seconds_sum", "shop.nightly"] > 1e9
     assert found["redislock_beat_paused", "tick"] == 1
 
-
-def test_the_dashboard_and_the_page_ask_for_what_is_there(shell: Shell) -> None:
-    """A name that nobody serves shows an empty panel, and an alert on it never fires."""
-    play(shell)
-    with exporting(shell) as address:
-        served = {name for name, *_ in scrape(address)}
+    # Of a name that nobody serves a dashboard shows an empty panel, and an alert on it never fires.
+    served = {name for name, *_ in found}
     pages = [(ROOT / "docs" / name).read_text("utf-8") for name in ("grafana.json", "monitoring.md")]
-    asked = {name for page in pages for name in re.findall(r"redislock_[a-z_]+", page)} - {
-        "redislock_metrics"
-    }
-    asked -= {"redislock_wait_seconds", "redislock_hold_seconds"}  # histograms, named as a whole
+    asked = {name for page in pages for name in re.findall(r"redislock_[a-z_]+", page)}
+    histograms = {"redislock_wait_seconds", "redislock_hold_seconds"}  # named as a whole
 
-    assert asked <= served
-    assert {name.removesuffix("_count") for name in served if name.endswith("_seconds_count")} == {
-        "redislock_wait_seconds",
-        "redislock_hold_seconds",
-    }
-
-
-def test_a_port_that_is_taken_is_told_in_one_line(shell: Shell) -> None:
-    """Exit status 2."""
-    with exporting(shell) as address:
-        port = address.rpartition(":")[2].partition("/")[0]
-        done = shell.celery("exporter", "--port", port)
-
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"Error: cannot listen at 127.0.0.1:{port}: ")
+    assert asked - {"redislock_metrics", *histograms} <= served
+    assert {name.removesuffix("_count") for name in served if name.endswith("_seconds_count")} == histograms

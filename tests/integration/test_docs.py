@@ -233,9 +233,8 @@ def test_the_tests_of_the_testing_page_pass(tmp_path: Path) -> None:
 
     expected = ["shop.py", "conftest.py", "test_shop.py", "test_line.py", None]
     assert [name and name[1] for name in names] == expected
-    run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)], tmp_path
-    )
+    options = ["-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
+    run([sys.executable, "-m", "pytest", *options], tmp_path)
     run([sys.executable, "server.py"], tmp_path)
 
 
@@ -296,10 +295,8 @@ def hold_together(store: RedisStore) -> None:
         facts = f'{{"limit":{limit}}}'
         assert isinstance(store.acquire("seats", f"{owner}/1", 5.0, facts=facts, limit=limit), Grant)
     assert isinstance(store.acquire("seats", "c/1", 5.0, facts='{"limit":3}', limit=3), Refusal)
-    took_over = store.acquire(
-        "seats", "a/2", 5.0, facts='{"limit":3}', instead_of="a/1", starts_run=True, limit=3
-    )
-    assert isinstance(took_over, Grant)  # it has asked who runs
+    more: Any = {"facts": '{"limit":3}', "limit": 3, "instead_of": "a/1", "starts_run": True}
+    assert isinstance(store.acquire("seats", "a/2", 5.0, **more), Grant)  # it has asked who runs
     assert store.limit("seats", 3, ttl=5.0) is not None
     assert len(store.holders("seats")) == 2
     for token in ("a/2", "b/1"):
@@ -341,25 +338,20 @@ def test_the_commands_allowed_by_the_page_are_enough_and_none_is_too_many(
         except LockUnavailable as error:
             missed.append(str(error))
 
-    # Nothing here waits for replicas; the test below does. Without the others nothing is counted.
+    admin.acl_deluser("locks")
+    ask(admin, *rule)
+    with pytest.raises(LockUnavailable, match="only 0 of 1 replicas"):
+        use_everything(server, replicas=1)
+
+    # Nothing before that waits for replicas. Without the others nothing is counted.
     needed = [word for word in allowed if word not in {"+wait", "+hincrby", "+hsetnx"}]
     assert len(missed) == len(needed), missed
     assert all("permission" in words.lower() for words in missed), missed
 
 
-def test_the_commands_allowed_by_the_page_include_waiting_for_replicas(
-    server: EmbeddedServer, admin: redis.Redis
-) -> None:
-    ask(admin, *acl_rule())
-
-    with pytest.raises(LockUnavailable, match="only 0 of 1 replicas"):
-        use_everything(server, replicas=1)
-
-
 def test_every_key_is_in_the_table_of_the_page(server: EmbeddedServer, admin: redis.Redis) -> None:
-    page = PAGES["docs/operating.md"].partition("On a broker that is Redis")[
-        0
-    ]  # tests/integration/test_restore.py
+    # What is on a broker is in tests/integration/test_restore.py.
+    page = PAGES["docs/operating.md"].partition("On a broker that is Redis")[0]
     rows = re.findall(r"^\| `(redislock:[^`]+)` \| (\w[\w ]*) \|", page, re.MULTILINE)
     with closing(connect(f"redis://127.0.0.1:{server.port}/0", strict_fence=True)) as store:
         store.acquire("N", "owner/token", 5.0, facts="{}")

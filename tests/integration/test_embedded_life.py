@@ -44,11 +44,9 @@ class _Program:
     """
 
     def __init__(self, code: str) -> None:
+        command = [sys.executable, "-c", textwrap.dedent(self.prelude) + textwrap.dedent(code)]
         self.process = subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(self.prelude) + textwrap.dedent(code)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
         )
 
     def hear(self) -> dict[str, Any]:
@@ -87,24 +85,19 @@ def test_stop_leaves_no_process_no_socket_and_no_directory(is_paused: bool) -> N
     assert _is_gone(facts)
 
 
-class TestShim:
-    def test_signals_to_the_process_that_looks_after_the_server_do_not_end_it(self) -> None:
-        with EmbeddedServer() as server:
-            os.kill(_facts(server)["shim"], signal.SIGTERM)
-            os.kill(_facts(server)["shim"], signal.SIGINT)
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ties a process to its parent's SIGKILL")
+def test_signals_to_the_process_that_looks_after_the_server_do_not_end_it_and_its_death_does() -> None:
+    server = EmbeddedServer().start()
+    facts = _facts(server)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        os.kill(facts["shim"], number)
+        assert _pings(server.socket_path)
 
-            assert _pings(server.socket_path)
+    os.kill(facts["shim"], signal.SIGKILL)
 
-    @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ties a process to its parent's SIGKILL")
-    def test_a_server_dies_with_the_process_that_looks_after_it(self) -> None:
-        server = EmbeddedServer().start()
-        facts = _facts(server)
-
-        os.kill(facts["shim"], signal.SIGKILL)
-
-        assert wait_until(lambda: not lives(facts["pid"]), 2)
-        server.stop()
-        assert _is_gone(facts)
+    assert wait_until(lambda: not lives(facts["pid"]), 2)
+    server.stop()
+    assert _is_gone(facts)
 
 
 START = "server = EmbeddedServer().start(); "
@@ -127,69 +120,64 @@ PARENTS: dict[str, tuple[str, signal.Signals | None]] = {
 }
 
 
-class TestParent:
-    @pytest.mark.parametrize("parent", PARENTS)
-    def test_a_parent_that_has_ended_leaves_nothing(
-        self, program: Callable[[str], _Program], parent: str
-    ) -> None:
-        code, number = PARENTS[parent]
-        running = program(code)
-        facts = running.hear()
-        child = facts.get("child")
+@pytest.mark.parametrize("parent", PARENTS)
+def test_a_parent_that_has_ended_leaves_nothing(program: Callable[[str], _Program], parent: str) -> None:
+    code, number = PARENTS[parent]
+    running = program(code)
+    facts = running.hear()
+    child = facts.get("child")
+    try:
+        if number is None:
+            assert running.process.wait(10) == 0
+        else:
+            assert not _is_gone(facts)
+            running.process.send_signal(number)
+
+        assert wait_until(lambda: _is_gone(facts), 2 if number else 0)
+        assert child is None or lives(child)
+    finally:
+        if child is not None:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_an_interrupted_terminal_reaches_the_parent_and_not_the_server(
+    program: Callable[[str], _Program],
+) -> None:
+    """Ctrl-C signals the foreground process group: a worker still needs its broker to shut down warm."""
+    parent = program("""
+        server = EmbeddedServer().start()
         try:
-            if number is None:
-                assert running.process.wait(10) == 0
-            else:
-                assert not _is_gone(facts)
-                running.process.send_signal(number)
+            tell(**facts(server))
+            time.sleep(60)
+        except KeyboardInterrupt:
+            tell(interrupted=True)
+            sys.stdin.read()
+    """)
+    facts = parent.hear()
 
-            assert wait_until(lambda: _is_gone(facts), 2 if number else 0)
-            assert child is None or lives(child)
-        finally:
-            if child is not None:
-                os.kill(child, signal.SIGKILL)
+    os.killpg(parent.process.pid, signal.SIGINT)
 
-    def test_an_interrupted_terminal_reaches_the_parent_and_not_the_server(
-        self, program: Callable[[str], _Program]
-    ) -> None:
-        """Ctrl-C signals the foreground process group: a worker still needs its broker to shut down warm."""
-        parent = program("""
-            server = EmbeddedServer().start()
-            try:
-                tell(**facts(server))
-                time.sleep(60)
-            except KeyboardInterrupt:
-                tell(interrupted=True)
-                sys.stdin.read()
-        """)
-        facts = parent.hear()
-
-        os.killpg(parent.process.pid, signal.SIGINT)
-
-        assert parent.hear() == {"interrupted": True}
-        assert not wait_until(lambda: not lives(facts["pid"]), 0.5)
-        assert _pings(facts["socket"])
-        assert parent.process.stdin
-        parent.process.stdin.close()
-        assert parent.process.wait(10) == 0
-        assert _is_gone(facts)
+    assert parent.hear() == {"interrupted": True}
+    assert not wait_until(lambda: not lives(facts["pid"]), 0.5)
+    assert _pings(facts["socket"])
+    assert parent.process.stdin
+    parent.process.stdin.close()
+    assert parent.process.wait(10) == 0
+    assert _is_gone(facts)
 
 
-class TestFork:
-    def test_a_forked_child_does_not_stop_the_server(self, program: Callable[[str], _Program]) -> None:
-        parent = program("""
-            with EmbeddedServer() as server:
-                child = os.fork()
-                if child == 0:
-                    server.stop()
-                    tell(url=server.url)
-                    sys.exit()
-                assert os.waitpid(child, 0)[1] == 0
-                tell(url=server.url, **facts(server))
-                sys.stdin.read()
-        """)
-
-        child, facts = parent.hear(), parent.hear()
-
-        assert child == {"url": facts["url"]}
-        assert _pings(facts["socket"])
+def test_a_forked_child_does_not_stop_the_server(program: Callable[[str], _Program]) -> None:
+    parent = program("""
+        with EmbeddedServer() as server:
+            child = os.fork()
+            if child == 0:
+                server.stop()
+                tell(url=server.url)
+                sys.exit()
+            assert os.waitpid(child, 0)[1] == 0
+            tell(url=server.url, **facts(server))
+            sys.stdin.read()
+    """)
+    child, facts = parent.hear(), parent.hear()
+    assert child == {"url": facts["url"]}
+    assert _pings(facts["socket"])

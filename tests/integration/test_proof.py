@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
@@ -29,23 +29,26 @@ def app_of(server: EmbeddedServer, database: int = 0, prefix: str = "", user: st
     return app
 
 
-def name_at(app: Any, prefix: str = "redislock") -> str:
-    """What a worker of the app lets its broker know."""
+@contextmanager
+def broker_at(app: Any) -> Iterator[Any]:
+    """What a worker of the app asks."""
     with connect(app) as connection:
-        broker = broker_of(connection, prefix)
+        broker = broker_of(connection, "redislock")
         assert broker is not None
-        return broker.declare()
+        yield broker
+
+
+def name_at(app: Any) -> str:
+    """What a worker of the app lets its broker know."""
+    with broker_at(app) as broker:
+        return str(broker.declare())
 
 
 def test_each_who_asks_a_broker_finds_the_name_that_one_let_it_know(server: EmbeddedServer) -> None:
     prefix = secrets.token_hex(4)
-    app = app_of(server, prefix=prefix)
-    with connect(app) as connection:
-        broker = broker_of(connection, "redislock")
-        assert broker is not None
+    with broker_at(app_of(server, prefix=prefix)) as broker:
         assert broker.known([]) == []
         name = broker.declare()
-
         assert broker.known([]) == [name]
     assert name_at(app_of(server, prefix=prefix)) == name
 
@@ -64,11 +67,8 @@ def test_the_name_lives_for_a_week_after_the_last_proof(server: EmbeddedServer) 
     with closing(redis.Redis(port=server.port or 0)) as client:
         assert KEPT - 10 < client.ttl("c:redislock:home") <= KEPT
         client.expire("c:redislock:home", 100)
-        with connect(app) as connection:
-            broker = broker_of(connection, "redislock")
-            assert broker is not None
+        with broker_at(app) as broker:
             broker.known([])
-
         assert client.ttl("c:redislock:home") > 100
 
 
@@ -76,9 +76,7 @@ def test_where_the_user_may_not_ask_nothing_is_proved(server: EmbeddedServer) ->
     """Celery's own user, whose rights are those of the queues."""
     with closing(redis.Redis(port=server.port or 0)) as client:
         client.execute_command("ACL", "SETUSER", "celery", "on", ">secret", "~celery*", "~_kombu*", "+@all")
-        with connect(app_of(server, user="celery:secret@")) as connection:
-            broker = broker_of(connection, "redislock")
-            assert broker is not None
+        with broker_at(app_of(server, user="celery:secret@")) as broker:
             assert broker.known([]) is None
 
 
