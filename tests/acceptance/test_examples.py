@@ -31,7 +31,7 @@ class Example(NamedTuple):
     Attributes:
         needs: packages, beside this one and Celery.
         processes: how many it has when it has all: itself, shim and server, and those of its story.
-        is_slow: it takes longer than ten seconds.
+        is_slow: it is run by ``make slow``; of the others one has a worker, and one a test run.
         says: what it prints when all was right.
     """
 
@@ -44,9 +44,9 @@ class Example(NamedTuple):
 EXAMPLES = {
     "demo": Example(is_slow=True, processes=12, says="10 of 10 promises kept"),
     "quickstart": Example(is_slow=True),
-    "per_resource": Example(),
+    "per_resource": Example(is_slow=True),
     "in_line": Example(),
-    "on_conflict": Example(),
+    "on_conflict": Example(is_slow=True),
     "beat": Example(is_slow=True, processes=9),
     "long_task": Example(is_slow=True),
     "canvas": Example(is_slow=True),
@@ -55,7 +55,7 @@ EXAMPLES = {
     "django_project": Example(
         ("django",), 5, is_slow=True, says="INFO/MainProcess] skipped examples.django_"
     ),
-    "fastapi_app": Example(("fastapi", "uvicorn"), 6),
+    "fastapi_app": Example(("fastapi", "uvicorn"), 6, is_slow=True),
 }
 #: The last one of an example's commands runs it.
 COMMAND = re.compile(r"^```sh\n(?:pip .*\n)*(python -m (?:examples|pytest).*)\n", re.MULTILINE)
@@ -130,15 +130,7 @@ def test_an_example_sees_what_it_expects_and_leaves_nothing(name: str, temporary
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "per_resource",
-        "in_line",
-        "testing",
-        slow("demo"),
-        slow("beat"),
-        slow("canvas"),
-        slow("django_project"),
-    ],
+    ["in_line", *map(slow, ("per_resource", "testing", "demo", "beat", "canvas", "django_project"))],
 )
 def test_without_locks_an_example_says_so_and_exits_1(name: str, temporary: Path) -> None:
     """What is shown as seen was seen: with locking switched off, the same example shows something else."""
@@ -153,14 +145,10 @@ def test_without_locks_an_example_says_so_and_exits_1(name: str, temporary: Path
 @pytest.mark.parametrize(
     ("name", "signum"),
     [
-        ("demo", signal.SIGKILL),
-        slow("demo", signal.SIGINT),
-        slow("demo", signal.SIGTERM),
-        slow("locks", signal.SIGKILL),
-        slow("beat", signal.SIGKILL),
-        slow("beat", signal.SIGINT),
-        slow("django_project", signal.SIGKILL),
-        slow("fastapi_app", signal.SIGKILL),
+        ("in_line", signal.SIGKILL),
+        *(slow("demo", signum) for signum in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM)),
+        *(slow("beat", signum) for signum in (signal.SIGKILL, signal.SIGINT)),
+        *(slow(name, signal.SIGKILL) for name in ("locks", "django_project", "fastapi_app")),
     ],
 )
 def test_an_example_that_is_stopped_takes_its_processes_with_it(

@@ -20,24 +20,17 @@ def counted(project: Project, what: str) -> int:
     return store_of(project.app).counts().numbers.get(("project.executed", what), 0)
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
+@pytest.mark.parametrize(
+    "pool",
+    [["prefork"], ["threads"], ["gevent"], ["solo"], ["prefork", "--max-tasks-per-child", "1"]],
+    ids=str,
+)
 def test_every_run_is_counted_within_seconds(
-    new_project: Callable[..., Project], key: str, pool: str
+    new_project: Callable[..., Project], key: str, pool: list[str]
 ) -> None:
-    """By a thread of the process of the body, which runs beside greenlets, too."""
+    """By a thread of the process of the body, beside greenlets, too; a child that ends at once tells, too."""
     project = new_project()
-    project.start_worker(pool)
-    for result in [project.executed.delay(f"{key}{number}") for number in range(CALLS)]:
-        result.get(timeout=PATIENCE)
-    wait_until(lambda: counted(project, "started") == CALLS, PATIENCE, "all runs are counted")
-
-
-def test_a_pool_child_that_is_replaced_has_told_of_its_run(
-    new_project: Callable[..., Project], key: str
-) -> None:
-    """It ends at once and without exit functions: Celery's signal is what writes."""
-    project = new_project()
-    project.start_worker("prefork", "--max-tasks-per-child", "1")
+    project.start_worker(*pool)
     for result in [project.executed.delay(f"{key}{number}") for number in range(CALLS)]:
         result.get(timeout=PATIENCE)
     wait_until(lambda: counted(project, "started") == CALLS, PATIENCE, "all runs are counted")
