@@ -20,11 +20,7 @@ _STOPPING, _ENDING = 10.0, 30.0
 
 
 class Beat(Process):
-    """One ``celery beat`` process in a folder of its own.
-
-    Attributes:
-        schedule_file: where it keeps its schedule (Celery's own scheduler).
-    """
+    """One ``celery beat`` process in a folder of its own; ``schedule_file``: where it keeps its schedule."""
 
     def __init__(
         self,
@@ -33,14 +29,7 @@ class Beat(Process):
         schedule_file: Path | None = None,
         app: str = "tests.acceptance.scheduled",
     ) -> None:
-        """Start it; :meth:`wait_ready` tells when it works.
-
-        Args:
-            plan: what ``app`` reads.
-            arguments: of ``celery beat``.
-            schedule_file: another beat's, to go on from; ``None``: its own.
-            app: a module that reads the plan.
-        """
+        """Start it on an app that reads the plan; ``schedule_file`` may be another beat's, to go on from."""
         self._folder = Path(tempfile.mkdtemp(prefix="beat-"))
         self.schedule_file = schedule_file or self._folder / "schedule"
         command = [sys.executable, "-m", "celery", "-A", app, "beat", "-l", "INFO"]

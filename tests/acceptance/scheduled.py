@@ -1,12 +1,8 @@
 """The project with a schedule: what a beat imports, or a worker with a beat in it.
 
-The plan has, beside what ``project.py`` reads:
-
-- ``schedule``: the entries by name, as in Celery's setting, but with schedules that JSON can carry
-  (:func:`_schedule`)
-- ``database``: of the schedule (``database.py``), for django-celery-beat's scheduler
-- ``unknown``: names of tasks that this beat does not import
-- ``name``: it does not begin while ``<name>@starting`` is kept on
+The plan has, beside what ``project.py`` reads: ``schedule``, the entries by name; ``database`` for that of
+django-celery-beat; ``unknown``, tasks that this beat does not import; ``name``: it does not begin while
+``<name>@starting`` is kept on.
 """
 
 import json

@@ -57,16 +57,13 @@ def assert_once(ticks: list[Tick]) -> None:
     assert max(gaps(ticks)) < INTERVAL + STANDBY + SLACK, about
 
 
-def test_another_beat_sends_when_one_is_killed_which_goes_on_with_its_old_schedule_file(
-    project: Project, key: str
-) -> None:
+def test_another_beat_sends_when_one_is_killed_which_then_goes_on(project: Project, key: str) -> None:
     """No tick is missing and none comes twice, without a setting: one is late by the stand-by offset."""
     project.start_beats_apart({}, {})
     killed = project.beat_of(project.wait_ticks(key, 2)[-1])
     killed.kill()
     before = len(project.wait_ticks(key, 4))
     project.start_beat(schedule_file=killed.schedule_file)
-
     ticks = project.wait_ticks(key, before + 2)
     assert_once(ticks)
     assert {tick.pid for tick in ticks[2:]} - {killed.pid}
@@ -108,7 +105,7 @@ def test_while_the_lock_server_is_away_a_tick_waits_and_plain_entries_are_sent(
 
 
 @pytest.mark.slow
-def test_a_beat_inside_each_of_two_workers_sends_each_tick_once(
+def test_beats_inside_two_workers_send_each_tick_once(
     new_project: ProjectMaker, key: str, tmp_path: Path
 ) -> None:
     """``celery worker -B``: for development, says Celery, and started twice by accident."""

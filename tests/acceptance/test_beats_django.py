@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,9 +35,7 @@ def start(new_project: ProjectMaker, database: Database) -> Callable[[], Project
 
 
 @pytest.mark.timing
-def test_an_interval_and_a_crontab_of_the_database_are_sent_once(
-    start: Callable[[], Project], database: Database, key: str
-) -> None:
+def test_entries_of_the_database_are_sent_once(start: Any, database: Database, key: str) -> None:
     """The crontab is due when the beats start, as it was missed, and at each minute that begins."""
     minutely = f"{key} minutely"
     database.save("often", UNIQUE, key, interval=INTERVAL)
@@ -56,9 +55,7 @@ def test_an_interval_and_a_crontab_of_the_database_are_sent_once(
 
 @pytest.mark.slow
 @pytest.mark.timing
-def test_a_one_off_is_sent_once_and_once_more_when_it_is_enabled_again(
-    start: Callable[[], Project], database: Database, key: str
-) -> None:
+def test_a_one_off_is_sent_once_each_time_it_is_enabled(start: Any, database: Database, key: str) -> None:
     """The beat that did not send it leaves its row alone; its count would swallow the next one."""
     database.save("once", UNIQUE, key, one_off=True, clocked=4)
     project = start()

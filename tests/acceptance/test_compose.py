@@ -7,17 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.compose import COMPOSE, service
+from tests.acceptance.compose import service
 from tests.acceptance.processes import free_port, needs, run_check, started, until
 from tests.acceptance.rabbitmq import epmd_command, node_environment
-
-
-def test_published_ports_are_bound_to_loopback_only() -> None:
-    """Nothing of the example is reachable from another host."""
-    ports = [port for data in COMPOSE["services"].values() for port in data.get("ports", [])]
-
-    assert ports
-    assert [port for port in ports if not re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port)] == []
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +45,6 @@ def rabbitmq_port(folder: Path) -> Iterator[int]:
         yield int(environment["RABBITMQ_NODE_PORT"])
 
 
-@pytest.mark.parametrize(("setting", "value"), [("maxmemory-policy", "noeviction"), ("appendonly", "yes")])
-def test_redis_keeps_locks_rather_than_memory(redis_port: int, setting: str, value: str) -> None:
-    said = run_check(["redis-cli", "-p", str(redis_port), "config", "get", setting], {}).stdout
-
-    assert said.split() == [setting, value]
-
-
 @pytest.mark.slow
 def test_the_shop_works_as_composed(rabbitmq_port: int, redis_port: int, folder: Path) -> None:
     """RabbitMQ carries the messages, Redis keeps results and locks; of two beats either one may be killed."""
@@ -71,6 +56,9 @@ def test_the_shop_works_as_composed(rabbitmq_port: int, redis_port: int, folder:
     beats = [moved(service(name).command, folder / name) for name in ("beat-1", "beat-2")]
     of_second = moved(service("beat-2").check, folder / "beat-2")
 
+    for setting, value in ("maxmemory-policy", "noeviction"), ("appendonly", "yes"):
+        said = run_check(["redis-cli", "-p", str(redis_port), "config", "get", setting], {}).stdout
+        assert said.split() == [setting, value]
     assert run_check(worker.check, environment).returncode != 0
     with started(worker.command, environment, folder) as running:
         until(lambda: " ready." in running.log, 40, running, "the worker is ready")

@@ -26,13 +26,9 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes
 
 
 class Example(NamedTuple):
-    """What there is to know about an example.
+    """The packages it needs, how many processes it has with shim and server, what it says if all was right.
 
-    Attributes:
-        needs: packages, beside this one and Celery.
-        processes: how many it has when it has all: itself, shim and server, and those of its story.
-        is_slow: it is run by ``make slow``; of the others one has a worker, and one a test run.
-        says: what it prints when all was right.
+    Slow ones are run by ``make slow``; of the others one has a worker, and one a test run.
     """
 
     needs: tuple[str, ...] = ()
@@ -120,7 +116,6 @@ def assert_nothing_is_left(temporary: Path, *, files: bool = False) -> None:
 def test_an_example_sees_what_it_expects_and_leaves_nothing(name: str, temporary: Path) -> None:
     process = start(name, temporary)
     said = end(process)
-
     assert process.returncode == 0, said
     assert EXAMPLES[name].says in said
     assert "NOT AS EXPECTED" not in said
@@ -136,7 +131,6 @@ def test_without_locks_an_example_says_so_and_exits_1(name: str, temporary: Path
     """What is shown as seen was seen: with locking switched off, the same example shows something else."""
     process = start(name, temporary, REDISLOCK_ENABLED="0")
     said = end(process)
-
     assert process.returncode == 1, said
     assert any(words in said for words in ("NOT AS EXPECTED", "BROKEN  1.", "7 failed, 10 passed")), said
     assert_nothing_is_left(temporary)
@@ -151,7 +145,7 @@ def test_without_locks_an_example_says_so_and_exits_1(name: str, temporary: Path
         *(slow(name, signal.SIGKILL) for name in ("locks", "django_project", "fastapi_app")),
     ],
 )
-def test_an_example_that_is_stopped_takes_its_processes_with_it(
+def test_a_stopped_example_takes_its_processes_with_it(
     name: str, temporary: Path, signum: signal.Signals
 ) -> None:
     """The kernel closes its pipes: the server's shim, workers and holders of locks see their end."""
@@ -161,7 +155,6 @@ def test_an_example_that_is_stopped_takes_its_processes_with_it(
         process.send_signal(signum)
     finally:
         end(process)
-
     assert_nothing_is_left(temporary, files=signum == signal.SIGKILL)
 
 
@@ -196,7 +189,6 @@ def postgres() -> Iterator[str]:
 def test_fences_work_in_postgresql_too(temporary: Path, postgres: str) -> None:
     process = start("per_resource", temporary, EXAMPLE_DATABASE_URL=postgres)
     said = end(process)
-
     assert process.returncode == 0, said
     assert "The accounts are in postgresql." in said
     assert "as expected: its write changed no row" in said

@@ -279,19 +279,15 @@ def answers(open_on: ProjectMaker, path: str) -> Iterator[Mapping[str, Answer]]:
 def test_a_call_is_told_to_be_where_it_is(answers: Mapping[str, Answer], state: str) -> None:
     """With what it waits for, and what to do: no worker that answers is told to be dead."""
     status, *answer = answers[state]
-
     assert status == 0
     assert_told(TOLD[state], *answer)
 
 
 @pytest.mark.parametrize("path", [RABBITMQ], indirect=True)
 @pytest.mark.parametrize("state", TOLD_ON_RABBITMQ)
-def test_where_queues_cannot_be_looked_into_a_call_is_told_to_be_queued_or_lost(
-    answers: Mapping[str, Answer], state: str
-) -> None:
+def test_where_queues_cannot_be_read_it_is_queued_or_lost(answers: Mapping[str, Answer], state: str) -> None:
     """All else is told as on Redis: nothing that runs, waits or was taken is told to be queued."""
     status, *answer = answers[state]
-
     assert status == (1 if state in NAMELESS_ON_RABBITMQ else 0)
     assert_told(TOLD_ON_RABBITMQ[state], *answer)
 
@@ -299,14 +295,12 @@ def test_where_queues_cannot_be_looked_into_a_call_is_told_to_be_queued_or_lost(
 def test_a_worker_prints_the_app_that_it_was_started_with(answers: Mapping[str, Answer]) -> None:
     """Ready to paste."""
     (line,) = answers["of one that waits"][1][""]
-
     assert " celery -A tests.acceptance.project redislock explain work:line" in line
 
 
 def test_a_worker_names_the_prefix_of_a_claim_that_it_misses(answers: Mapping[str, Answer]) -> None:
     """Its publisher has another one, or the worker has: until that is mended, each runs beside the other."""
     (line,) = answers["of a missing claim"][1][""]
-
     assert re.search(
         r"its publisher has the prefix '\S+:other', and this worker '\S+:redislock'; give all", line
     )

@@ -25,9 +25,7 @@ def counted(project: Project, what: str) -> int:
     [["prefork"], ["threads"], ["gevent"], ["solo"], ["prefork", "--max-tasks-per-child", "1"]],
     ids=str,
 )
-def test_every_run_is_counted_within_seconds(
-    new_project: Callable[..., Project], key: str, pool: list[str]
-) -> None:
+def test_every_run_is_counted_soon(new_project: Callable[..., Project], key: str, pool: list[str]) -> None:
     """By a thread of the process of the body, beside greenlets, too; a child that ends at once tells, too."""
     project = new_project()
     project.start_worker(*pool)
@@ -37,9 +35,7 @@ def test_every_run_is_counted_within_seconds(
 
 
 @pytest.mark.parametrize("ends", ["publish()", "multiprocessing.Process(target=publish).start()"])
-def test_a_publisher_that_ends_has_told_of_every_refusal(
-    new_project: Callable[..., Project], key: str, ends: str
-) -> None:
+def test_a_publisher_that_ends_has_told_all(new_project: Callable[..., Project], key: str, ends: str) -> None:
     """It ends long before its thread would write; a process of multiprocessing without exit functions."""
     project = new_project()
     publisher = textwrap.dedent(f"""

@@ -14,16 +14,10 @@ SENT = "sent"
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """One message of a beat.
+    """One message of a beat, by its call's first argument.
 
-    Attributes:
-        key: the call's first argument.
-        task_id: of the message.
-        token: the identity in its lock header; ``None`` without one.
-        tick: the tick's identity; ``None`` where nobody asked the lock server for it.
-        at: when it left, by ``time.monotonic()``, the same clock in every process.
-        wall: the same by the sender's own clock, in seconds since the epoch.
-        pid: of the beat.
+    ``at``: when it left, by ``time.monotonic()``; ``wall``: by its sender's own clock.
+    ``tick`` is ``None`` where nobody asked the lock server for it.
     """
 
     key: str

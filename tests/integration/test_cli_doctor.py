@@ -110,7 +110,6 @@ class TestServer:
     def test_with_a_server_that_is_well_it_says_where_locks_are_and_ends_with_0(self, url: str) -> None:
         """What is told of it is no risk: the exit status is for a script."""
         answer = of_server(url)
-
         assert (answer.status, answer.of("warning"), answer.of("error")) == (0, [], [])
         assert f"{url} takes locks, under the prefix redislock: " in answer.findings[0]["text"]
         one(answer.of("note"), "it keeps no append-only file", "appendonly yes")
@@ -118,7 +117,6 @@ class TestServer:
 
     def test_people_get_a_line_for_each_finding(self, url: str) -> None:
         done = run_command("celery-redislock", ["--url", url, "doctor"], _environment({}))
-
         assert (done.returncode, done.stderr) == (0, "")
         levels = [line.split()[0] for line in done.stdout.splitlines()]
         assert levels == ["ok", "ok", "note", "ok"]
@@ -127,7 +125,6 @@ class TestServer:
         """Law 1: short of memory it frees the key of a running task."""
         with server_with("--maxmemory-policy", "allkeys-lru") as url:
             alone, beside = of_server(url), of_app(url)
-
         assert alone.status == 1
         one(alone.of("warning"), "'allkeys-lru'", "set it to 'noeviction'")
         assert [text for text in beside.of("warning") if "allkeys-lru" in text] == alone.of("warning")
@@ -141,7 +138,6 @@ class TestServer:
             used: Any = client.info("memory")
             client.config_set("maxmemory", int(used["used_memory"] / 0.95))
             answer = of_server(url)
-
         assert answer.status == 1
         one(answer.of("warning"), "95% of its memory", "raise maxmemory")
 
@@ -156,7 +152,6 @@ class TestServer:
             client.zadd("articles:index", {"no lock": 9e12})
             client.set("cache:index", "another type")
             here, there = of_server(url), of_server(url, "staging")
-
         assert (here.status, there.status) == (1, 0)
         one(here.of("warning"), "under the prefix 'staging' as well", "one redislock_prefix")
 
@@ -167,7 +162,6 @@ class TestServer:
                 client.set(f"SINGLETONLOCK_{number}", "id", ex=None if number < 1100 else 60)
             client.set("qo_shop.sync_a-7", "token", ex=60)
             answer = of_server(url)
-
         assert (answer.status, answer.of("warning"), answer.of("error")) == (0, [], [])
         told = [text for text in answer.of("note") if "append-only" not in text]
         one(told, "1100 locks of celery-singleton (SINGLETONLOCK_*)", "no time to live", "delete them when")
@@ -177,7 +171,6 @@ class TestServer:
         with server_with() as url, closing(redis.Redis.from_url(url)) as client:
             client.execute_command(*acl_rule())  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
             answer = of_server(url.replace("//", "//locks:password@"))
-
         assert (answer.status, answer.of("warning"), answer.of("error")) == (0, [], [])
         assert [text for text in answer.of("note") if "other prefixes could not be looked for" in text]
         assert "password" not in str(answer.findings)
@@ -205,7 +198,6 @@ class TestServerThatTakesNoLocks:
     def test_one_that_is_down(self) -> None:
         with server_with() as url:
             pass
-
         self.check(of_server(url), "refused")
 
     def test_one_that_is_silent(self) -> None:
@@ -216,7 +208,6 @@ class TestServerThatTakesNoLocks:
                 answer = of_server(_url(server))
             finally:
                 server.resume()
-
         self.check(answer, "no answer in time")
 
 
@@ -227,7 +218,6 @@ class TestApp:
             # The default, written down, is no difference.
             explicit = of_app(url, redislock_prefix="redislock")
             other = of_app(url, redislock_prefix="staging")
-
         assert (answer.status, answer.of("warning"), answer.of("error")) == (0, [], [])
         assert f"{name} keeps its locks where this program does" in answer.of("ok")
         assert "3 unique tasks, and nothing is wrong with their options" in answer.of("ok")
@@ -237,7 +227,6 @@ class TestApp:
 
     def test_that_no_worker_answers_is_a_warning(self, url: str) -> None:
         answer = of_app(url)
-
         assert answer.status == 1
         one(answer.of("warning"), "no worker answers")
 
@@ -245,7 +234,6 @@ class TestApp:
         """A skipped call's ``get()`` finds nothing then. Where no results are kept, nobody waits for one."""
         told = [text for text in of_app(url, result_expires=86400).of("warning") if "lock_period" in text]
         without = of_app(url, result_expires=86400, result_backend=None)
-
         one(told, "shop.confirm: a result is kept for 86400 s", "its lock_period is 259200 s")
         assert "lock_period" not in str(without.findings)
 
@@ -256,7 +244,6 @@ class TestApp:
         (tmp_path / "shop.py").write_text(app.replace("redis://localhost:6379/0", url) + recipes)
         words = ["-A", "shop", "redislock", "doctor", "--json"]
         answer = _read(run_command("celery", words, _environment({}), tmp_path))
-
         one(answer.of("warning"), "no worker answers")
         assert answer.of("error") == []
         assert "7 unique tasks, and nothing is wrong with their options" in answer.of("ok")
@@ -266,20 +253,16 @@ class TestApp:
         long = {"task_acks_late": True, "task_time_limit": 7200}
         (told,) = [text for text in of_app(url, **long).of("note") if "visibility_timeout" in text]
         short = of_app(url, **long, broker_transport_options={"visibility_timeout": 7201})
-
         assert "after 3600 s" in told
         assert "these plain tasks is longer: shop.export." in told
         assert "visibility_timeout" not in str(short.findings)
 
-    def test_what_waits_is_less_durable_than_rabbitmq_where_the_lock_server_keeps_no_file(
-        self, url: str, tmp_path: Path
-    ) -> None:
+    def test_a_line_is_less_durable_than_rabbitmq_without_a_file(self, url: str, tmp_path: Path) -> None:
         """The broker is away here: what is known without it is told, too."""
         broker = {"broker_url": "amqp://127.0.0.1:1//"}
         without = of_app("redis://127.0.0.1:1/0", redislock_url=url, **broker)
         with EmbeddedServer(port=0, data_dir=tmp_path) as server:
             durable = of_app("redis://127.0.0.1:1/0", redislock_url=_url(server), **broker)
-
         one(without.of("warning"), "move from RabbitMQ to the lock server", "give it appendonly yes")
         assert durable.of("warning") == []
         one(durable.of("error"), "the broker cannot be asked: ")
@@ -305,5 +288,4 @@ class TestApp:
 
     def test_a_misspelt_setting_is_told_as_a_worker_does(self, url: str) -> None:
         told = of_app(url, redislock_tll=5).of("warning")
-
         assert [text for text in told if "redislock_tll is no setting" in text]

@@ -73,7 +73,6 @@ def test_a_watch_shows_them_anew_until_it_is_ended(shell: Shell) -> None:
         watch.send_signal(signal.SIGINT)
         watch.stdout.read()
         assert watch.wait(30) == 0
-
     assert sum("nothing was counted, and nothing is held" in line for line in shown) == 3
 
 

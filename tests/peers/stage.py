@@ -16,13 +16,7 @@ PATIENCE = 60
 
 
 class Stage:
-    """An app on one server, with tasks, whose worker runs what is queued.
-
-    Attributes:
-        begun: a body that waits has begun.
-        may_end: it may end.
-        waiting: a body that waits until it may.
-    """
+    """An app on one server, with tasks, whose worker runs what is queued; ``waiting`` is a body."""
 
     def __init__(self, url: str, settings: Mapping[str, Any], called: str = "") -> None:
         self.name = called or f"peers-{secrets.token_hex(6)}"
@@ -74,35 +68,21 @@ class Stage:
                 result.get(timeout=PATIENCE, propagate=False)
         return [result.state for result in results]
 
-    def running(self) -> Any:
+    @contextmanager
+    def running(self) -> Iterator[None]:
         """Let a worker run what is queued, until the block ends; the first body has begun, and waits."""
-        return _Running(self)
-
-
-class _Running:
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
-        self._worker = stage.worker()
-
-    def __enter__(self) -> None:
-        self._worker.__enter__()
-        assert self._stage.begun.wait(PATIENCE)
-
-    def __exit__(self, *_: object) -> None:
-        self._stage.may_end.set()
-        self._worker.__exit__(None, None, None)
+        with self.worker():
+            assert self.begun.wait(PATIENCE)
+            try:
+                yield
+            finally:
+                self.may_end.set()
 
 
 class Case(NamedTuple):
-    """What one does with the library, and what comes of it.
+    """What one does with the library's module and a stage, and what comes of it, as JSON knows it.
 
-    Attributes:
-        name: a sentence.
-        play: does it, with the library's module and a stage of its own; returns what came of it, as JSON
-            knows it.
-        there: what that is with the library as it was released.
-        here: with its stand-in; ``...``: the same.
-        settings: of the app; of ``ONCE`` its settings.
+    ``there``: with the library as it was released; ``here``: with its stand-in, ``...`` for the same.
     """
 
     name: str

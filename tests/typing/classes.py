@@ -47,28 +47,20 @@ class Import(SingletonTask):
 class Unlocked(SingletonTask):
     lock = None
 
-    def run(self) -> None: ...
-
 
 class AsTheSettingSays(SingletonTask):
     lock = INHERIT
     lock_key = staticmethod(by_feed)
     on_conflict = staticmethod(choose)
 
-    def run(self, feed: str) -> None: ...
-
 
 class OfSingleton(Singleton):
     unique_on = ["feed"]
     raise_on_duplicate = True
 
-    def run(self, feed: str) -> None: ...
-
 
 class OfOnce(QueueOnce):
     once = {"graceful": True, "keys": ["feed"]}
-
-    def run(self, feed: str) -> None: ...
 
 
 def moved(first: DuplicateTaskError, second: AlreadyQueued) -> None:
@@ -83,8 +75,6 @@ class Period(SingletonTask):
     lock_period = 2880
     lock_key = "feed:{feed}"
     on_conflict = "raise"
-
-    def run(self, feed: str) -> None: ...
 
 
 import_feed = Import()

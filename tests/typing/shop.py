@@ -7,13 +7,7 @@ from typing import Any
 from celery import Celery, shared_task
 from typing_extensions import assert_type
 
-from celery_redislock import (
-    Conflict,
-    LockLost,
-    SingletonTask,
-    lock_acquired,
-    lock_conflict,
-)
+from celery_redislock import Conflict, LockLost, SingletonTask, lock_acquired, lock_conflict
 from celery_redislock.publishing.handle import LockHandle
 from celery_redislock.locks import LockStore
 from celery_redislock.locks.lease import InertLease, Lease

@@ -49,16 +49,13 @@ class TestArguments:
             (["1=2", "a-b=3"], ["1=2", "a-b=3"], {}),
         ],
     )
-    def test_each_is_json_or_else_a_string_and_a_name_makes_it_a_keyword(
-        self, words: list[str], args: list[Any], kwargs: dict[str, Any]
-    ) -> None:
+    def test_each_is_json_or_else_a_string_or_a_keyword(self, words: Any, args: Any, kwargs: Any) -> None:
         assert arguments(words) == (args, kwargs)
 
 
 class TestHolder:
     def test_json_has_what_the_holder_wrote_about_itself(self) -> None:
         document = as_json(_holder())
-
         since = document.pop("age")
         assert since == round(since, 3) > 100.0
         assert document == {
@@ -72,9 +69,7 @@ class TestHolder:
         about = {"task": [1], "state": "running", "host": 3, "pid": "x", "since": "yesterday"}
         for each in ({}, about):
             holder = _holder(facts=each, token="somebody", expires_in=float("inf"))  # noqa: S106  no password
-
             document = json.loads(json.dumps(as_json(holder), allow_nan=False))
-
             assert document["remaining"] is document["age"] is None
             assert "no end" in _table([holder], None)[1]
 
@@ -86,7 +81,6 @@ class TestHolder:
         many = _holder(name="a key of some length, and more", facts=about)
         lines = _table([_holder(), _holder(name="a much longer key")], None)
         assert [line.index("running") for line in lines[1:]] == [lines[0].index("STATE")] * 2
-
         assert "a" * 300 in _table([holder], None)[1]
         assert max(map(len, _table([holder], 80))) == 80
         assert f"  {'a' * 8}…  " in _table([holder, many], 100)[1]
@@ -119,7 +113,6 @@ class TestTwoLocks:
     @pytest.mark.parametrize("words", [["shop.sync", "7"], ["account:7"]])
     def test_explain_names_the_run_and_the_call_queued_beside_it(self, shop: Shop, words: list[str]) -> None:
         document = self.run(shop, "explain", "--quick", *words)
-
         held = {lock["key"]: lock["owner"] for lock in document["locks"]}
         assert [*held.items()] == [("account:7", "first"), ("queued:account:7", "second")]
 
@@ -134,7 +127,6 @@ class TestTwoLocks:
     )
     def test_release_takes_one_of_the_two(self, shop: Shop, words: list[str], taken: str) -> None:
         document = self.run(shop, "release", *words, "--reason", "x")
-
         assert [lock["owner"] for lock in document["released"]] == [taken]
         assert {hold.owner for hold in shop.held().values()} == {"first", "second"} - {taken}
 
@@ -147,7 +139,6 @@ class TestTwoLocks:
             facts = json.dumps({"state": QUEUED, "task": task})
             shop.store.acquire("queued:account:7", f"{task}/x", 30.0, facts=facts)
             taken += self.run(shop, "release", "shop.sync", "7", "--queued", "--reason", "x")["released"]
-
         assert [lock["owner"] for lock in taken] == ["shop.sync"]
         assert {hold.owner for hold in shop.held().values()} == {"first", "shop.other"}
 
@@ -155,7 +146,6 @@ class TestTwoLocks:
         """Law 3: the run is named as kept."""
         shop.store.release("queued:account:7", "second/x")
         document = self.run(shop, "release", "shop.sync", "7", "--queued", "--reason", "x")
-
         assert document["released"] == []
         assert [lock["owner"] for lock in document["kept"]] == ["first"]
 
@@ -172,7 +162,6 @@ def test_a_time_has_a_unit_and_what_is_none_is_refused() -> None:
 @pytest.mark.parametrize("group", [redislock, main])
 def test_every_command_has_its_help(group: click.Group) -> None:
     result = CliRunner().invoke(group, ["--help"])
-
     commands = result.output.partition("Commands:")[2]
     names = ["doctor", "explain", "exporter", "history", "limit", "list", "release", "schedule", "stats"]
     names += ["waiting"]
@@ -218,5 +207,4 @@ def test_the_buckets_that_are_shown_are_those_that_the_scripts_count() -> None:
     """A bucket that nobody reads would be missing from the sum."""
     text = (files("celery_redislock.store") / "lua" / "history.lua").read_text("utf-8")
     (bounds,) = re.findall(r"^ *local BOUNDS = \{(.*)\}$", text, re.MULTILINE)
-
     assert (*bounds.split(", "), "inf") == BOUNDS

@@ -92,9 +92,7 @@ def test_what_a_server_says_is_weighed(
     shop: Shop, monkeypatch: Any, changes: dict[str, str], level: str | None, said: str
 ) -> None:
     says(shop, monkeypatch, **changes)
-
     status, texts = ask(shop)
-
     found = {name: texts[name] for name in ("note", "warning", "error") if texts[name]}
     assert [*found] == ([level] if level else [])
     assert status == {"warning": 1, "error": 2}.get(level or "", 0)
@@ -109,7 +107,6 @@ def test_replicas_are_compared_with_those_that_locks_wait_for(shop: Shop, monkey
         shop.app.conf.redislock_min_replicas = wanted
         found = ask(shop)[1]
         told.append([level for level in found if "redislock_min_replicas is" in " ".join(found[level])])
-
     assert told == [["ok"], ["error"], []]
 
 
@@ -128,7 +125,6 @@ def test_a_task_that_cannot_be_published_or_surprises_its_author_is_told_once(sh
     status, texts = ask(shop)
     assert status == 1
     assert ["shop.limited: lock_max_hold (60)" in text for text in texts["warning"]] == [True]
-
     shop.unique(body, name="shop.wrong").lock_ttl = "long"
     status, texts = ask(shop)
     assert (status, ["lock_ttl is 'long'" in text for text in texts["error"]]) == (2, [True])
@@ -145,15 +141,13 @@ def test_a_task_that_cannot_be_published_or_surprises_its_author_is_told_once(sh
         ({}, {"redislock_enabled": False}, "redislock_enabled = False, and this program has True"),
     ],
 )
-def test_a_worker_that_keeps_its_locks_elsewhere_is_an_error(
+def test_a_worker_with_other_settings_is_an_error(
     shop: Shop, monkeypatch: Any, ours: dict[str, Any], theirs: dict[str, Any], said: str | None
 ) -> None:
     """A default that is written down is no difference, and of a client nobody can tell."""
     shop.app.conf.update(ours)
     answers(shop, monkeypatch, {"w@here": theirs})
-
     status, texts = ask(shop)
-
     assert status == (2 if said else 0)
     assert [said in text for text in texts["error"] if said] == [True] * (said is not None)
     assert "two" not in str(texts)
@@ -166,8 +160,6 @@ def test_a_version_that_nobody_has_tested_is_a_warning(shop: Shop, monkeypatch: 
         status, texts = ask(shop)
         assert status == 1
         assert [text.startswith(f"{name} {number} is not tested") for text in texts["warning"]] == [True]
-
     required = {each.name: each.specifier for each in map(Requirement, requires("celery_redislock") or ())}
-
     assert required["redis"] == SpecifierSet(doctor.TESTED["redis"])
     assert required["celery"].contains("5.8") > SpecifierSet(doctor.TESTED["celery"]).contains("5.8")

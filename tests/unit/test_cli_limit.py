@@ -55,7 +55,6 @@ def test_a_limit_is_set_shown_and_taken_back(shop: Shop, words: list[str]) -> No
 def test_a_reset_says_that_there_was_nothing_to_reset(shop: Shop, caplog: Any) -> None:
     """A key that was misspelt looks like one that was set otherwise. The log tells of changes only."""
     done = call(shop, "limit", KEY, "--reset")
-
     said = f"nothing was set for {KEY}: its limit is the one that its task says\n"
     assert (done.exit_code, done.stdout) == (1, said)
     assert call(shop, "limit", KEY, "--reset", "--json").exit_code == 1
@@ -66,7 +65,6 @@ def test_the_limit_of_a_key_that_nobody_holds_is_shown(shop: Shop) -> None:
     """It counts for the next call."""
     task = shop.unique(body, **LOCK, lock_limit=3)
     task.lock_for(7).limit(5, by="billing")
-
     shown = call(shop, "explain", "--quick", KEY)
     limit = answer(shop, "explain", "--quick", KEY)["limits"][KEY]
     assert (shown.exit_code, "limit        5, set by billing" in shown.stdout) == (1, True)
@@ -78,7 +76,6 @@ def test_list_and_explain_name_every_holder_and_release_takes_one_or_all(shop: S
     shown = answer(shop, "explain", "--quick", KEY)
     listed = answer(shop, "list")
     one = call(shop, "release", "b", "--reason", "test", "--yes")
-
     assert [each["owner"] for each in shown["locks"]] == ["a", "b"]
     assert sorted(each["owner"] for each in listed["locks"]) == ["a", "b"]
     assert one.exit_code == 0
@@ -106,7 +103,6 @@ def test_list_and_explain_name_every_holder_and_release_takes_one_or_all(shop: S
 @pytest.mark.usefixtures("task")
 def test_what_is_no_limit_is_refused(shop: Shop, words: list[str], said: str) -> None:
     done = call(shop, "limit", *words)
-
     assert done.exit_code == 2
     assert said in done.output
     assert shop.store.limit(KEY) is None
@@ -142,7 +138,7 @@ def test_a_task_that_says_one_asks_for_no_limit(shop: Shop) -> None:
     ],
     ids=["no app", "a holder without", "a holder with", "its template", "another key", "a callable"],
 )
-def test_where_no_task_with_a_limit_shows_it_is_said_that_the_number_may_have_no_effect(
+def test_a_number_that_may_have_no_effect_is_told(
     shop: Shop, monkeypatch: Any, options: Any, holder: str | None, key: str, is_sure: bool
 ) -> None:
     """It is set: a task elsewhere may have this key, and a limit."""
@@ -170,9 +166,7 @@ def test_of_a_scope_of_two_locks_the_command_sets_both(shop: Shop, words: list[s
     """By either way to name it; else calls would be refused by the other one."""
     shop.unique(body, name="shop.sync", lock="until_and_while_executing", lock_key="account:{account_id}",
                 lock_limit=2)  # fmt: skip
-
     assert call(shop, "limit", *words).exit_code == 0
-
     assert [shop.store.limit(key).value for key in (KEY, f"queued:{KEY}")] == [4, 4]  # type: ignore[union-attr]
 
 
@@ -229,11 +223,9 @@ def test_a_callable_that_means_no_limit_is_told_how_a_call_has_none(shop: Shop) 
     largest = shop.unique(body, name="shop.other", lock_key="order:{account_id}", lock_limit=lambda _: 10_000)
     assert not largest.delay(7).is_duplicate
     shop.message()
-
     with pytest.raises(LockOptionError, match=f"returned is {sys.maxsize}; {RANGE}"):
         task.delay(7)
     task.apply_async((7,), lock=None)
-
     assert shop.messages()
     assert shop.store.holders(KEY) == ()
 

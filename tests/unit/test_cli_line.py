@@ -85,7 +85,6 @@ class TestShown:
     def test_each_has_its_place_among_so_many_and_no_end(self, shop: Shop, task: Any) -> None:
         """What it will be handed has one, which says nothing of how long it waits."""
         document = answer(shop, "waiting", KEY)
-
         assert document["key"] == KEY
         told = [(each["owner"], each["place"], each["in_line"]) for each in document["waiting"]]
         assert told == [("a", 1, 4), ("b", 2, 4), ("c", 3, 4), ("d", 4, 4)]
@@ -100,9 +99,7 @@ class TestShown:
     def test_who_was_handed_the_lock_and_has_not_started_comes_first(self, shop: Shop) -> None:
         """With how often its message was sent; a drain leaves it to its queue."""
         shop.store.release(KEY, "holder/1")
-
         line = answer(shop, "waiting", KEY)["waiting"]
-
         told = [(each["owner"], each["place"], each["in_line"], each["sent"]) for each in line]
         assert told == [("a", 0, 3, 1), ("b", 1, 3, 0), ("c", 2, 3, 0), ("d", 3, 3, 0)]
         assert f"{KEY}  handed on, sent 1x  shop.sync" in call(shop, "waiting", KEY).stdout
@@ -138,20 +135,16 @@ class TestShown:
         park(shop, task, "a", kwargs={"amount": 700})
         waiting = call(shop, "waiting", KEY).stdout
         explained = call(shop, "explain", "a").stdout
-
         assert ("ABOUT" in waiting, "700 EUR" in waiting) == (about is not None,) * 2
         said = ", 700 EUR, since " if about else ", since "
         assert f"call         shop.sync[a] waits{said}" in explained
 
     @pytest.mark.usefixtures("abandoned")
-    def test_a_line_that_nobody_holds_is_told_with_what_it_waits_for(
-        self, shop: Shop, monkeypatch: Any
-    ) -> None:
+    def test_a_line_that_nobody_holds_is_told(self, shop: Shop, monkeypatch: Any) -> None:
         """It is a free lock, not an unknown one; without a worker nobody hands it on."""
         next_in = f"the first in line gets {KEY} when it is free and a worker looks, each second. "
         quick = call(shop, "explain", "--quick", KEY, "--json")
         explained = call(shop, "explain", KEY)
-
         assert (quick.exit_code, explained.exit_code) == (0, 0)
         assert f"next         {next_in}No worker answers: start one" in explained.stdout
         monkeypatch.setattr(LockServer, "of", lambda _ctx: LockServer(shop.store, "celery-redislock"))
@@ -165,11 +158,9 @@ class TestShown:
         park(shop, task, "e", account=8)
         for key, owner in ("queued:account:8", "f"), ("order:1", "g"):
             wait_by_hand(shop, key, owner)
-
         told = [(each["key"], each["owner"]) for each in answer(shop, "waiting", "account:[89]")["waiting"]]
         everywhere = [each["owner"] for each in answer(shop, "waiting", "account:*")["waiting"]]
         wait_by_hand(shop, "account:*", "h")
-
         assert told == [("account:8", "e"), ("queued:account:8", "f")]
         assert everywhere == ["a", "b", "c", "d", "e", "f"]
         assert [each["owner"] for each in answer(shop, "waiting", "account:*")["waiting"]] == ["h"]
@@ -181,7 +172,6 @@ class TestShown:
         shown = call(shop, "explain", "--quick", "c")
         document = answer(shop, "explain", "--quick", "c")
         of_key = answer(shop, "explain", "--quick", KEY)
-
         assert shown.exit_code == 0
         assert "number 3 of 4" in shown.stdout
         assert [(each["key"], each["place"]) for each in document["waits"]] == [(KEY, 3)]
@@ -199,11 +189,8 @@ class TestMoved:
         ("words", "order"),
         [(["--first", "c"], "cabd"), (["--last", "b"], "acdb"), (["--first", "a"], "abcd")],
     )
-    def test_one_goes_to_the_front_or_to_the_end(
-        self, shop: Shop, caplog: Any, words: list[str], order: str
-    ) -> None:
+    def test_one_goes_to_the_front_or_the_end(self, shop: Shop, caplog: Any, words: Any, order: str) -> None:
         done = call(shop, "waiting", KEY, *words, "--reason", "a customer waits", "--yes")
-
         assert done.exit_code == 0, done.output
         where = "front" if words[0] == "--first" else "end"
         told = f"moved {words[1]} (shop.sync) to the {where} of the line of {KEY}"
@@ -215,16 +202,13 @@ class TestMoved:
     @pytest.mark.parametrize("act", ["--first", "--last", "--drop"])
     def test_one_that_does_not_wait_there_is_named(self, shop: Shop, act: str) -> None:
         done = call(shop, "waiting", KEY, act, "x", "--yes", "--reason", "y")
-
         assert (done.exit_code, done.stdout) == (1, f"x does not wait for {KEY} on memory\n")
 
     def test_one_that_waits_twice_is_named_by_its_token(self, shop: Shop, task: Any) -> None:
         """Publishing a task id again is another message."""
         park(shop, task, "a")
         tokens = [waiter.id for waiter in shop.store.waiting(KEY)[1] if waiter.hold.owner == "a"]
-
         done = call(shop, "waiting", KEY, "--last", "a", "--yes")
-
         assert done.exit_code == 2
         assert f"a waits 2 times for {KEY}; give one of the tokens {tokens[0]}, {tokens[1]}" in done.output
         assert call(shop, "waiting", KEY, "--last", tokens[0], "--yes").exit_code == 0
@@ -237,7 +221,6 @@ class TestMoved:
 )
 def test_where_nobody_can_be_asked_nothing_is_done(shop: Shop, words: list[str]) -> None:
     done = call(shop, "waiting", KEY, *words)
-
     assert done.exit_code == 2
     assert "add --yes" in done.output
     assert in_line(shop) == ["a", "b", "c", "d"]
@@ -261,7 +244,6 @@ def test_where_nobody_can_be_asked_nothing_is_done(shop: Shop, words: list[str])
 )
 def test_words_that_do_not_go_together_are_refused(words: list[str], said: str) -> None:
     done = CliRunner().invoke(main, ["--url", "redis://localhost:1", "waiting", *words])
-
     assert done.exit_code == 2
     assert said in done.output
 
@@ -273,10 +255,8 @@ class TestDropped:
         """The answer names its line. An id that waits in two of them is not chosen between."""
         held(shop, "account:8")
         park(shop, task, "b", "e", account=8)
-
         in_two = call(shop, "waiting", "account:*", "--drop", "b", "--reason", "sent twice", "--yes")
         in_one = call(shop, "waiting", "account:*", "--drop", "e", "--reason", "sent twice", "--yes")
-
         assert in_two.exit_code == 2
         assert "b waits 2 times for account:*; give one of the tokens" in in_two.output
         assert in_one.stdout == "dropped e (shop.sync) from the line of account:8\n"
@@ -284,7 +264,6 @@ class TestDropped:
 
     def test_it_ends_as_revoked_and_the_others_wait_on(self, shop: Shop, task: Any, caplog: Any) -> None:
         done = call(shop, "waiting", KEY, "--drop", "b", "--reason", "sent twice", "--yes")
-
         assert (done.exit_code, done.stdout) == (0, f"dropped b (shop.sync) from the line of {KEY}\n")
         with pytest.raises(TaskRevokedError, match=f"dropped from the line of {KEY}: sent twice"):
             task.AsyncResult("b").get(timeout=1)
@@ -306,9 +285,7 @@ class TestDropped:
         shop.run(shop.receive(message))
         assert call(shop, "waiting", KEY, "--drop", "a", "--reason", "x", "--yes").exit_code == 0
         shop.store.release(KEY, "holder/1")
-
         shop.run(shop.receive(message, redelivered=True))
-
         assert (runs, shop.state("a")) == ([], "REVOKED")
 
     def test_its_errbacks_and_the_rest_of_its_chain_hear_of_it(self, shop: Shop, task: Any) -> None:
@@ -337,9 +314,7 @@ class TestDropped:
         for message in shop.messages():
             shop.run(shop.receive(message))
         assert in_line(shop)[-1] == "part-2"
-
         assert call(shop, "waiting", KEY, "--drop", "part-2", "--reason", "x", "--yes").exit_code == 0
-
         error = shop.meta(result.id)["result"]
         assert isinstance(error, ChordError)
         assert f"dropped from the line of {KEY}" in str(error)
@@ -350,28 +325,24 @@ class TestDropped:
         held(shop)
         park(shop, task, "a")
         assert task.delay(7).is_duplicate
-
         assert call(shop, "waiting", KEY, "--drop", "a", "--reason", "x", "--yes").exit_code == 0
-
         assert set(shop.held()) == {KEY}
         assert not task.delay(7).is_duplicate
 
     @pytest.mark.parametrize("compression", [None, "zlib"])
-    def test_one_whose_body_cannot_be_read_is_revoked_too(
+    def test_an_unreadable_one_is_revoked_too(
         self, shop: Shop, task: Any, caplog: Any, compression: str | None
     ) -> None:
         """By whom its app does not accept it: pickle, most of all, is read nowhere else."""
         shop.app.conf.accept_content = ["json", "pickle"]
         park(shop, task, "e", serializer="pickle", compression=compression)
         shop.app.conf.accept_content = ["json"]
-
         assert call(shop, "waiting", KEY, "--drop", "e", "--reason", "x", "--yes").exit_code == 0
-
         assert shop.state("e") == "REVOKED"
         assert "not all who wait for e can be told that it was dropped" in caplog.text
         assert in_line(shop) == ["a", "b", "c", "d"]
 
-    def test_one_is_revoked_although_the_lock_server_goes_away(
+    def test_one_is_revoked_though_the_server_goes_away(
         self, shop: Shop, task: Any, monkeypatch: Any
     ) -> None:
         """It has left the line: nobody would run it. Its errback hears of it."""
@@ -388,18 +359,14 @@ class TestDropped:
 
         assert (shop.state("e"), seen) == ("REVOKED", ["told"])
 
-    def test_one_that_a_queue_of_the_lock_server_takes_is_read_as_well(
-        self, shop: Shop, task: Any, caplog: Any
-    ) -> None:
+    def test_one_of_a_queue_of_the_lock_server_is_read_too(self, shop: Shop, task: Any, caplog: Any) -> None:
         """There the line has kombu's own text, and not this package's."""
         task.apply_async((7,), task_id="e")
         message = shop.message()
         token = carried(message).token
         facts = json.dumps({"state": "queued", "task": task.name, "line": 1})
         shop.store.park(KEY, token, Entry("push", "q", 60.0, facts, json.dumps(message._raw)), nonce="n")
-
         assert answer(shop, "waiting", KEY, "--drop", "e", "--reason", "x")["dropped"]["owner"] == "e"
-
         assert shop.state("e") == "REVOKED"
         assert "can be told" not in caplog.text
 
@@ -445,9 +412,7 @@ class TestDropped:
         shop.store.release(KEY, "holder/1")
         for waiter in shop.store.waiting(KEY)[1]:
             shop.store.leave(KEY, waiter.id)
-
         (place,) = answer(shop, "waiting")["waiting"]
-
         assert (place["owner"], place["place"]) == ("a", 0)
 
     @pytest.mark.usefixtures("task")
@@ -494,15 +459,11 @@ class TestDrained:
         ],
         ids=repr,
     )
-    def test_what_is_named_leaves_in_order(
-        self, shop: Shop, caplog: Any, words: list[str], gone: list[str]
-    ) -> None:
+    def test_the_named_leave_in_order(self, shop: Shop, caplog: Any, words: Any, gone: Any) -> None:
         tried = answer(shop, "waiting", "--drain", "--dry-run", *words)
         assert [each["owner"] for each in tried["waiting"]] == gone
         assert len(in_line(shop)) + len(in_line(shop, "account:8")) == 7
-
         document = answer(shop, "waiting", "--drain", "--reason", "a rollback", *words)
-
         assert document == {"version": 1, "server": "memory", "drained": len(gone), "left": 0}
         assert [message.headers["id"] for message in shop.messages()] == gone
         assert len(in_line(shop)) + len(in_line(shop, "account:8")) == 7 - len(gone)
@@ -529,16 +490,14 @@ class TestDrained:
 
     @pytest.mark.usefixtures("task")
     @pytest.mark.parametrize("words", [["--all", "--yes"], [KEY, "--json"]])
-    def test_without_an_app_it_says_why_messages_for_another_broker_stay(
+    def test_without_an_app_messages_for_another_broker_stay(
         self, shop: Shop, monkeypatch: Any, words: list[str]
     ) -> None:
         """Only an app can publish them."""
         shop.store.home = ""
         server = LockServer(shop.store, "celery-redislock")
         monkeypatch.setattr(LockServer, "of", lambda _ctx: server)
-
         done = call(shop, "waiting", "--drain", *words)
-
         assert (done.exit_code, in_line(shop)) == (1, ["a", "b", "c", "d"])
         assert done.stderr == (
             "without an app nobody can publish what belongs to another broker than the lock server: "
@@ -553,7 +512,6 @@ class TestDrained:
         idle = call(shop, "waiting", "--drain", "--task", "shop.idle", "--yes")
         shop.app.tasks.pop("shop.sync")
         removed = call(shop, "waiting", "--drain", "--task", "shop.sync", "--yes")
-
         said = "no message of 'shop.sink' waits, and no such task is known here; did you mean 'shop.sync'?\n"
         assert (misspelt.exit_code, misspelt.stderr) == (1, said)
         assert (idle.exit_code, idle.stderr) == (1, "")

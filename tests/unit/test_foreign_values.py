@@ -51,7 +51,7 @@ ABOUTS = [
     ],
     ids=lambda value: repr(value)[:60],
 )
-def test_nobody_who_reads_a_lock_fails_at_what_another_program_wrote(
+def test_nobody_fails_at_what_another_program_wrote(
     shop: Shop, caplog: Any, about: str, owner: str, expires_in: float
 ) -> None:
     """Law 9: a publish, a worker, ``holder()`` and the commands take it for somebody, no terminal obeys."""

@@ -28,14 +28,11 @@ def test_it_is_the_one_that_celerys_command_line_was_given(options: list[str]) -
 
 
 @pytest.mark.parametrize("has_celery", [True, False])
-def test_a_program_that_was_started_otherwise_prints_no_guess(
-    monkeypatch: pytest.MonkeyPatch, *, has_celery: bool
-) -> None:
+def test_another_program_prints_no_guess(monkeypatch: pytest.MonkeyPatch, *, has_celery: bool) -> None:
     """An app that another program was given is a name of that program's; an app object has none."""
     server = click.Command("server", params=[click.Option(["--app"])])
     if not has_celery:
         monkeypatch.delitem(sys.modules, "celery.bin.celery")
-
     with server.make_context("server", ["--app", "web:app"]):
         assert log.command("report") == "celery -A YOUR_APP report"
     with celery.make_context("celery", ["worker"]):

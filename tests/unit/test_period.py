@@ -79,9 +79,7 @@ def test_no_job_ends_the_period_of_another_one(shop: Shop, scope: str) -> None:
 
 @in_every_scope
 @pytest.mark.parametrize("acks_late", [True, False])
-def test_a_task_without_a_period_asks_no_more_when_it_fails(
-    shop: Shop, scope: str, *, acks_late: bool
-) -> None:
+def test_without_a_period_a_failure_asks_no_more(shop: Shop, scope: str, *, acks_late: bool) -> None:
     """Law 10; and with one, a scope that holds while it runs ends it with the release."""
     asked = {}
     for error in (None, ValueError("x")):
@@ -137,14 +135,11 @@ def skipped(shop: Shop, scope: str, error: Exception | None, **options: Any) -> 
 
 
 @refusing
-def test_a_duplicate_of_a_success_has_its_value_and_says_that_a_period_skipped_it(
-    shop: Shop, scope: str
-) -> None:
+def test_a_duplicate_of_a_success_has_its_value_and_its_period(shop: Shop, scope: str) -> None:
     """At most once per period is a cache; a run ends, and is waited for. What it says it says by itself."""
     first, again = skipped(shop, scope, None)
     queued = shop.unique(body, name="shop.queued").delay(7)
     of_run = shop.app.tasks["shop.queued"].delay(7)
-
     assert (of_run.period, repr(of_run)) == (None, f"<LockResult: {queued.id} (duplicate)>")
     assert (again.id, again.is_duplicate) == (first.id, True)
     assert repr(again) == f"<LockResult: {first.id} (duplicate, by period)>"
@@ -161,7 +156,6 @@ def test_an_old_failure_is_no_new_one(shop: Shop, scope: str) -> None:
     first, again = skipped(shop, scope, ValueError("no bank"))
     with pytest.raises(DuplicateTask) as raised:
         again.get(timeout=1)
-
     error = raised.value
     assert (error.key, error.task_id, error.state, error.is_period) == (KEY, first.id, "FAILURE", True)
     assert error.ended_at == pytest.approx(time.time(), abs=5)
@@ -178,7 +172,6 @@ def test_a_failure_that_follows_a_call_is_the_calls_too(shop: Shop) -> None:
     task.delay(7)
     again = task.delay(7)
     shop.run()
-
     with pytest.raises(ValueError, match="no bank"):
         again.get(timeout=1)
     assert again.period is not None
@@ -203,5 +196,4 @@ def test_a_failure_without_a_date_is_old_and_one_without_a_zone_in_utc(shop: Sho
 def test_a_duplicate_that_nobody_stores_a_result_for_returns_at_once(shop: Shop) -> None:
     """However the holder's run ended."""
     _, again = skipped(shop, "until_expired", ValueError("x"), ignore_result=True)
-
     assert (again.get(), again.period is not None) == (None, True)

@@ -18,7 +18,6 @@ SVG = "{http://www.w3.org/2000/svg}"
 def test_a_picture_has_a_title_loads_nothing_and_tells_of_no_machine(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     root = ET.fromstring(text)  # noqa: S314  our own
-
     assert root.get("role") == "img"
     assert root.findtext(f"{SVG}title")
     assert re.findall(r"url\((?!#)|@import|href=|<script|<image|<foreignObject", text) == []

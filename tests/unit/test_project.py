@@ -21,5 +21,4 @@ def test_the_group_for_tests_has_what_the_extras_and_a_build_need() -> None:
     """A group cannot name the project's own extras, so it repeats them."""
     extras = PYPROJECT["project"]["optional-dependencies"]
     needed = {*extras["embedded"], *extras["prometheus"], *PYPROJECT["build-system"]["requires"]}
-
     assert needed - set(PYPROJECT["dependency-groups"]["test"]) == set()

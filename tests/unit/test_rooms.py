@@ -116,7 +116,6 @@ def test_the_map_names_every_module_once() -> None:
     """Who looks for a line finds its file on the map of CONTRIBUTING."""
     named = named_on_the_map()
     there = {path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py")}
-
     assert len(named) == len(set(named))
     # What a room is for stands at the head of its table.
     assert {name for name in there if not name.endswith("__init__.py")} <= set(named) <= there
@@ -187,7 +186,6 @@ def test_locks_and_options_need_no_celery(without: str, names: list[str]) -> Non
 def test_every_public_name_is_there(package: object) -> None:
     """Names are resolved on first use, so a wrong one would fail only at its user's."""
     names = vars(package)["__all__"]
-
     assert set(names) <= set(dir(package))
     assert all(getattr(package, name) for name in names)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):

@@ -48,7 +48,6 @@ def test_a_shared_task_is_unique(shop: Shop, monkeypatch: Any) -> None:
     monkeypatch.setattr(_state, "_on_app_finalizers", set())  # or every later test's app would have it
     declared = shared_task(base=SingletonTask, name=f"shop.shared.{shop.queue}")(body)
     task = shop.app.tasks[declared.name]
-
     assert [task.delay(7).is_duplicate, task.delay(7).is_duplicate] == [False, True]
 
 
@@ -83,7 +82,6 @@ def test_every_result_knows_whether_it_is_a_duplicate(shop: Shop) -> None:
     task = shop.unique(body)
     results = [task.delay(7), task.apply_async((7,)), task.apply_async((7,), lock=None)]
     results += [task.s(8).apply_async(), task.AsyncResult("x"), task.apply((7,))]
-
     assert [result.is_duplicate for result in results] == [False, True, False, False, False, False]
     assert [type(result) for result in results] == [LockResult] * 5 + [LockEagerResult]
 
@@ -94,9 +92,7 @@ def test_a_result_shows_and_pickles_what_it_knows(shop: Shop, call: Any, *, is_d
     """``is_duplicate`` survives a pickle, and is seen in a shell; as a string it is Celery's, the id."""
     result = call(shop.unique(body))
     result.is_duplicate = is_duplicate
-
     again = pickle.loads(pickle.dumps(result))  # noqa: S301  our own bytes
-
     assert (again.id, again.is_duplicate, type(again)) == (result.id, is_duplicate, type(result))
     shown = f"<{type(result).__name__}: {result.id}{' (duplicate)' if is_duplicate else ''}>"
     assert (repr(again), str(again)) == (shown, result.id)
@@ -123,9 +119,7 @@ def test_a_handle_names_the_holder_with_all_its_facts(shop: Shop) -> None:
     handle = task.lock_for(account_id=7)
     assert handle.holder() is None
     result = task.delay(7)
-
     holder = handle.holder()
-
     assert (handle.key, repr(handle)) == ("account:7", "<LockHandle 'account:7' of shop.sync>")
     assert (holder.owner, holder.state, holder.task) == (result.id, "queued", "shop.sync")
     assert holder.remaining == pytest.approx(3600, abs=1)
@@ -149,9 +143,7 @@ def test_a_forced_release_names_its_reason_and_ends_the_period_too(shop: Shop, c
     """Law 3: an operator's act is explicit and audited."""
     task = shop.unique(body, lock_key="account:7", lock_period=50)
     result = task.delay(7)
-
     victim = task.lock_for(7).release(reason="purged")
-
     assert victim.owner == result.id
     assert task.lock_for(7).holder() is None
     (record,) = caplog.records
@@ -167,7 +159,6 @@ def test_a_forced_release_names_its_reason_and_ends_the_period_too(shop: Shop, c
 def test_only_queued_never_takes_a_runs_lock(shop: Shop, only: Any, *, running: bool, taken: bool) -> None:
     """Without ``only`` a forced release takes the lock from a run, too; misspelt it takes nothing (law 3)."""
     task = shop.unique(body, lock_key="account:7")
-
     with hold(task, 7, task_id="first", running=running):
         for wrong in ("queud", "running", "", True):
             with pytest.raises(ValueError, match=f"only is {wrong!r}; give 'queued'"):

@@ -236,17 +236,13 @@ def commit() -> Iterator[Callable[[], list[Any]]]:
 
 
 @in_any_order
-def test_what_is_published_at_commit_is_claimed_then(
-    shop: Shop, commit: Callable[[], list[Any]], order: str
-) -> None:
+def test_what_commits_is_claimed_then(shop: Shop, commit: Callable[[], list[Any]], order: str) -> None:
     """So a transaction that is rolled back leaves nothing; of two calls that commit, one is a duplicate."""
     task = shop.unique(body, base=ORDERS[order](AtCommit))
     for _ in range(2):
         task.delay(7)
     assert (shop.held(), shop.messages()) == ({}, [])
-
     results = commit()
-
     assert [result.is_duplicate for result in results] == [False, True]
     assert [state for _, state in shop.states()] == ["queued"]
     assert shop.run() == 7
@@ -302,12 +298,10 @@ for each in ("__call__", "apply_async", "apply", "AsyncResult", "start_strategy"
 def test_a_base_that_overrides_everything_is_called_each_time(shop: Shop, order: str) -> None:
     task = shop.unique(body, base=ORDERS[order](Everything))
     Everything.seen.clear()
-
     results = [task.delay(7), task.delay(7)]
     shop.run()
     eager = task.apply((7,))
     task.start_strategy(shop.app, MagicMock())
-
     assert [*map(type, [*results, eager])] == [LockResult, LockResult, LockEagerResult]
     assert [result.is_duplicate for result in [*results, eager]] == [False, True, False]
     published = ["apply_async", "AsyncResult"] * 2
@@ -335,9 +329,7 @@ class TheirRequest(Task):
         (TheirRequest, "its Request class 'celery.worker.request:Request' is not a subclass"),
     ],
 )
-def test_a_base_past_which_no_lock_is_released_is_refused(
-    shop: Shop, theirs: Any, problem: str, order: str
-) -> None:
+def test_a_base_that_releases_no_lock_is_refused(shop: Shop, theirs: Any, problem: str, order: str) -> None:
     """Where the class is bound: its claims would stand for an hour."""
     with pytest.raises(LockOptionError, match=problem):
         shop.unique(body, base=ORDERS[order](theirs))

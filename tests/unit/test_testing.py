@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from celery.local import Proxy
 
 from celery_redislock import Lock, LockUnavailable, Resources, SingletonTask
 from celery_redislock.locks.lease import Lease
@@ -80,7 +79,6 @@ def test_pytest_has_the_fixtures_in_a_project_below_its_root(tmp_path: Path, way
         files["conftest.py"] = 'pytest_plugins = ["celery_redislock.testing"]'
     before = "import celery_redislock.task" if way == "imported before" else ""
     done = run_pytest(tmp_path, files, "-p", "celery.contrib.pytest", before=before, autoload=way != "named")
-
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4 passed" in done.stdout
 
@@ -94,9 +92,7 @@ def test_a_project_without_unique_tasks_pays_nothing_for_the_plugin(tmp_path: Pa
             assert request.config.pluginmanager.has_plugin("celery_redislock.testing")
             assert not {"celery", "kombu", "redis", "celery_redislock.locks"} & set(sys.modules)
         """
-
     done = run_pytest(tmp_path, {"test_other.py": test}, "-p", "celery_redislock.testing")
-
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -141,7 +137,6 @@ def test_what_cannot_be_held_is_an_error(shop: Shop) -> None:
 def test_of_a_lock_that_several_hold_one_place_is_held(shop: Shop, limit: Any) -> None:
     """As a run of the task would: a call finds the other one free."""
     task = shop.unique(body, lock_limit=limit, lock_key="account:{account_id}")
-
     with hold(task, 7):
         assert not task.delay(7).is_duplicate
         assert task.delay(7).is_duplicate
@@ -164,15 +159,6 @@ def test_what_is_held_is_renewed_until_the_block_ends(shop: Shop, monkeypatch: A
         assert lease.token in watchdog_of(shop.store)._watched
 
     assert lease.token not in watchdog_of(shop.store)._watched
-    assert shop.held() == {}
-
-
-def test_locks_are_kept_in_memory_for_the_current_app_too(shop: Shop) -> None:
-    """``celery.current_app`` stands for an app, and a shared task's own is found through it."""
-    with memory_locks(Proxy(lambda: shop.app)) as store:
-        shop.unique(body, lock_key="account:7").delay(7)
-
-        assert store.names() == ["account:7"]
     assert shop.held() == {}
 
 
@@ -221,10 +207,8 @@ def test_locks_off_puts_the_switch_back(monkeypatch: Any, before: str | None) ->
     monkeypatch.setenv("REDISLOCK_ENABLED", before or "")
     if before is None:
         monkeypatch.delenv("REDISLOCK_ENABLED")
-
     with locks_off():
         assert os.environ["REDISLOCK_ENABLED"] == "0"
-
     assert os.environ.get("REDISLOCK_ENABLED") == before
 
 

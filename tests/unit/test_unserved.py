@@ -86,7 +86,7 @@ def test_the_look_of_a_worker_tells_of_it_once_a_minute(shop: Shop, clock: Ahead
 
 
 @pytest.mark.usefixtures("task")
-def test_a_drain_sends_it_to_the_queues_of_the_apps_broker_if_it_is_asked_to(
+def test_a_drain_sends_it_to_the_apps_broker_if_it_is_asked_to(
     shop: Shop, caplog: Any, monkeypatch: Any
 ) -> None:
     """``--home``: question and log line name the broker; without it the remedy is told."""

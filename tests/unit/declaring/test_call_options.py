@@ -24,9 +24,7 @@ def test_our_keywords_are_taken_out_of_a_call():
 
 def test_a_call_wins_over_its_task():
     base = read({"lock_ttl": 60, "on_conflict": {"client": "raise", "server": "wait"}})
-
     options = called(base, lock_ttl=timedelta(minutes=2), lock_key="account:{account_id}", on_lock_error=None)
-
     assert options.lock_ttl == 120.0
     assert options.lock_key == "account:{account_id}"
     assert options.on_lock_error == "raise"
@@ -36,14 +34,12 @@ def test_a_call_wins_over_its_task():
 
 def test_a_call_that_says_nothing_changes_nothing():
     base = read({"lock_ttl": 60, "lock": "while_executing", "on_conflict": "skip"})
-
     assert called(base) == base
     assert called(base, lock=INHERIT, lock_ttl=None, on_conflict=None) == base
 
 
 def test_a_strategy_for_one_side_leaves_the_other_as_the_task_has_it():
     options = called(read({"on_conflict": "raise"}), on_conflict={"client": "wait"})
-
     assert (options.client, options.server) == ("wait", "raise")
 
 
@@ -57,7 +53,6 @@ def test_another_scope_brings_its_own_sides_and_defaults():
 def test_a_callable_of_one_call_counts_at_publish_only():
     """It cannot travel with the message."""
     options = called(read({"on_conflict": {"server": "wait"}}), on_conflict=decide)
-
     assert (options.client, options.server) == (decide, "wait")
     assert "cannot travel" in problems(called, on_conflict={"server": decide})[0]
     assert "cannot travel" in problems(called, on_lock_lost=decide)[0]
@@ -100,7 +95,6 @@ def test_what_a_call_asks_for_arrives_at_the_worker(asked, task):
     """Through JSON; publisher and worker come to the same options."""
     base = read(task)
     header = json.loads(json.dumps(to_header(asked)))
-
     assert resolved(from_header(base, header)) == resolved(called(base, **asked))
 
 
@@ -133,11 +127,9 @@ def test_callables_and_the_key_stay_with_the_publisher():
 def test_a_header_from_another_version_never_raises(data):
     """The worker's own options hold."""
     base = read({"lock_key": ("account_id",), "on_conflict": "raise"})
-
     assert from_header(base, data) == base
 
 
 def test_what_is_known_in_a_header_counts_beside_what_is_not():
     options = from_header(LockOptions(), {"lock_ttl": 60, "lock_future": 1, "on_conflict": "queue"})
-
     assert (options.lock_ttl, options.client) == (60.0, "skip")

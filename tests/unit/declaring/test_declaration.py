@@ -62,16 +62,12 @@ def problems(app: Celery, **options: Any) -> list[str]:
         (lambda _, task: setattr(task, "lock_key", "account:7"), "lock_key", "account:7"),
     ],
 )
-def test_what_is_changed_after_the_task_was_bound_counts(
-    app: Celery, change: Any, option: str, value: Any
-) -> None:
+def test_what_is_changed_after_the_bind_counts(app: Celery, change: Any, option: str, value: Any) -> None:
     """A setting, a default, or an attribute of the task."""
     task = declare(app)
     before = getattr(declaration_of(task).options, option)
     key = lock_of(task, 7).key
-
     change(app, task)
-
     assert getattr(declaration_of(task).options, option) == value != before
     assert (lock_of(task, 7).key != key) is (option == "lock_key")
 
@@ -81,16 +77,13 @@ def test_the_switch_in_the_environment_counts_at_once(app: Celery, monkeypatch: 
     task = declare(app)
     assert declaration_of(task) is declaration_of(task)
     assert declaration_of(task).settings.enabled
-
     monkeypatch.setenv("REDISLOCK_ENABLED", "0")
-
     assert not declaration_of(task).settings.enabled
 
 
 def test_what_a_decorator_returns_is_resolved_as_the_task_it_stands_for(app: Celery) -> None:
     """Its options were read from the proxy, which has none, and remembered for the task."""
     lazy = declare(app, lazy=True, lock_key="account:{account_id}", lock_ttl=7)
-
     assert lock_of(lazy, 42).key == "account:42"
     assert declaration_of(lazy) is declaration_of(lazy._get_current_object())
 
@@ -99,7 +92,6 @@ def test_nothing_is_used_unchecked(app: Celery) -> None:
     """A change for the worse raises when it is next asked for; Celery keeps a task whose bind failed."""
     task = declare(app)
     app.conf.redislock_ttl = -1
-
     for _ in range(2):
         with pytest.raises(LockOptionError, match="redislock_ttl is -1"):
             declaration_of(task)
@@ -112,9 +104,7 @@ def test_the_lock_of_a_call_has_the_options_of_the_task_and_of_the_call(app: Cel
     task = declare(app, lock_ttl=7, lock_period=9)
     declaration = declaration_of(task)
     options = declaration.for_call({"lock_queue_ttl": 8, "lock_key": "account:{account_id}"})
-
     lock = declaration.task_lock((42,), None, "t1", options=options, is_ignored=True)
-
     assert (lock.store, lock.task, lock.owner) == (declaration.store, "shop.sync", "t1")
     assert (lock.key, lock.ttl, lock.queue_ttl, lock.period) == ("account:42", 7.0, 8.0, 9.0)
     assert lock.is_ignored
@@ -138,7 +128,6 @@ def test_what_the_key_does_not_name_is_not_read(app: Celery, lock_key: Any) -> N
 def test_arguments_that_do_not_fit_are_a_type_error_that_names_the_task(app: Celery) -> None:
     with pytest.raises(TypeError, match=r"^shop\.sync\(account_id, amount\): too many positional arguments"):
         lock_of(declare(app), 1, 2, 3)
-
     loose = declare(app, name="shop.loose", typing=False)
     assert lock_of(loose, 1, 2, 3).key != lock_of(loose, 1, 2, 4).key
 
@@ -229,9 +218,7 @@ def test_annotations_of_the_app_declare_locks_too() -> None:
     """``task_annotations``: options for a task one cannot edit."""
     app = celery_app()
     app.conf.task_annotations = {"shop.sync": {"lock_ttl": 77, "on_conflict": plain_strategy}}
-
     options = declaration_of(declare(app)).options
-
     assert (options.lock_ttl, options.client) == (77.0, plain_strategy)
 
 
@@ -255,11 +242,9 @@ def test_task_cls_makes_every_task_unique_but_celerys_own() -> None:
     app.task(name="shop.sync", shared=False)(body)
     app.task(name="celery.mine", shared=False, lock="while_executing")(body)
     app.finalize()
-
     # Shared tasks of other tests may be there as well.
     known = {name: task for name, task in app.tasks.items() if name.startswith(("celery.", "shop."))}
     locked = {name for name, task in known.items() if declaration_of(task).options.scope is not None}
-
     assert set(app.tasks) >= {"celery.chord_unlock", "celery.map", "celery.chord"}
     assert locked == {"shop.sync", "celery.mine"}
 
@@ -269,7 +254,6 @@ def test_a_task_without_a_server_can_be_declared_but_one_of_several_names() -> N
     declaration = declaration_of(declare(celery_app()))
     with pytest.raises(LockOptionError, match="neither the broker"):
         _ = declaration.store
-
     both = Resources("account:{account_id}", "amount:{amount}")
     several: dict[str, Any] = {"lock": "while_executing", "lock_key": both}
     declaration_of(declare(celery_app(redislock_enabled=False), **several))

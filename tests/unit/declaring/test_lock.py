@@ -15,7 +15,6 @@ from tests.unit.shop import KEY, Shop, body
 def test_a_lock_of_an_app_and_its_tasks_exclude_each_other(shop: Shop) -> None:
     """Where its locks are is said once, in the app's settings."""
     task = shop.unique(body, lock_key=KEY)
-
     with Lock(shop.app, KEY) as lock:
         holder = task.lock_for(7).holder()
         assert holder is not None
@@ -45,7 +44,6 @@ def test_a_handle_gives_a_lock_of_the_very_key(shop: Shop, key: Any) -> None:
     handle = task.lock_for(7)
     lock = handle.lock(ttl=5.0, owner="admin")
     assert not lock.locked()
-
     with lock:
         assert lock.locked()
         (holder,) = handle.holders()
@@ -59,5 +57,4 @@ def test_a_lock_without_an_app_that_is_given_one_names_the_other(shop: Shop) -> 
 
 def test_the_current_app_is_the_app(shop: Shop) -> None:
     shop.app.set_current()
-
     assert store_of(current_app) is shop.store

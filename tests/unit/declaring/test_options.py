@@ -25,7 +25,6 @@ PAGE = Path(__file__).parents[3] / "docs" / "options.md"
 def test_every_row_is_a_field_and_every_field_a_row():
     """Nothing is said twice, and nothing is forgotten."""
     app_wide = {row.setting.removeprefix("redislock_") for row in ROWS if row.attribute is None}
-
     derived = {"scope", "client", "server", "claims_plainly"}
     assert set(LockOptions._fields) == TASK_ROWS.keys() - {"lock"} | derived
     assert set(LockSettings._fields) == app_wide
@@ -41,7 +40,6 @@ def test_a_settings_name_is_the_attributes_without_lock():
 
 def test_the_committed_page_is_current_and_names_every_option_and_setting():
     page = options_page()
-
     assert PAGE.read_text(encoding="utf-8") == page, "run make docs"
     assert all(f"`{name}`" in page for row in ROWS for name in (row.attribute, row.setting) if name)
 
@@ -73,7 +71,6 @@ def test_an_attribute_wins_over_a_setting_and_that_over_the_default(name, given,
     """``None`` is "not said here"; for ``lock``, where it means off, that is INHERIT."""
     row, field = TASK_ROWS[name], "scope" if name == "lock" else name
     silence, default = INHERIT if name == "lock" else None, row.default or 3000
-
     assert getattr(read({name: given}), field) == expected
     assert getattr(read({}, {row.setting: given}), field) == expected
     assert getattr(read({name: silence}, {row.setting: given}), field) == expected
@@ -108,7 +105,6 @@ def asked_of(row, value):
 def test_a_duration_out_of_range_is_refused(row, wrong):
     """Milliseconds, booleans, texts and endless times are mistakes; none becomes a lock."""
     (problem,) = problems(asked_of, row, wrong)
-
     assert problem.startswith(f"{row.name} is ")
     assert "seconds (" in problem
 
@@ -124,7 +120,6 @@ def test_what_a_killed_worker_had_is_restored_after_seconds_or_never(given, seco
 @pytest.mark.parametrize("wrong", [5.9, 0, -1, "30", None.__class__, float("inf")], ids=str)
 def test_a_worker_needs_six_seconds_to_show_that_it_lives(wrong):
     (problem,) = problems(settings_of, {"redislock_restore": wrong})
-
     assert problem.startswith("redislock_restore is ")
     assert "give True, False, or seconds (6 " in problem
 
@@ -156,7 +151,6 @@ async def _await_me(_lease):
 )
 def test_a_setting_that_is_not_allowed_is_refused(setting, wrong):
     (problem,) = problems(read if setting.startswith("on_lock") else settings_of, {setting: wrong})
-
     assert problem.startswith(setting)
     if isinstance(wrong, list) and setting == "redislock_url":
         assert "tasks have no locks on a quorum of servers (Redlock)" in problem
@@ -177,7 +171,6 @@ def test_a_loss_is_told_to_no_coroutine_function():
 
 def test_a_password_is_never_shown():
     secret = "secret@cache"
-
     assert secret not in repr(settings_of({"redislock_url": f"redis://:{secret}/1"}))
     assert secret not in problems(settings_of, {"redislock_url": secret})[0]
     assert secret not in problems(settings_of, {"redislock_url": [f"redis://:{secret}/1"]})[0]
@@ -197,7 +190,6 @@ def test_a_password_is_never_shown():
 def test_the_environment_wins_over_the_setting(text, expected):
     """The switch for an incident needs no deploy; without the variable the setting holds."""
     environ = {} if text is None else {"REDISLOCK_ENABLED": text}
-
     for setting in (True, False):
         enabled = settings_of({"redislock_enabled": setting}, environ).enabled
         assert enabled is (setting if expected is None else expected)
@@ -206,7 +198,6 @@ def test_the_environment_wins_over_the_setting(text, expected):
 def test_a_switch_that_cannot_be_understood_is_a_problem_among_others():
     """Silence would leave an operator in the belief that locking is off."""
     wrong = {"redislock_fence": 1, "redislock_eager": 1}
-
     assert "'disabled'" in problems(settings_of, wrong, {"REDISLOCK_ENABLED": "disabled"})[2]
 
 
@@ -283,7 +274,6 @@ def test_what_can_be_honoured_is_taken():
 def test_a_limit_is_refused_beside_a_period_with_what_to_write(lock, limit):
     """Read as "so many in each period", it would be one. A callable may answer more than 1 some day."""
     both = {"lock": lock, "lock_limit": limit, "lock_period": 60}
-
     (problem,) = [each for each in problems(read, both) if "lock_limit" in each]
     assert "leave one of them out" in problem
     assert "lock_period=6, on_conflict='wait'" in problem
@@ -294,7 +284,6 @@ def test_a_call_brings_no_period_to_a_limit_and_no_limit_to_a_period():
     """A message that says both all the same, of an older publisher, runs by what its task says."""
     limited = read({"lock_limit": 3})
     periodic = read({"lock_period": 60})
-
     for base, option in ((limited, {"lock_period": 60}), (periodic, {"lock_limit": 3})):
         assert "lock_limit does not go with" in problems(called, base, **option)[0]
         assert from_header(base, option) == base
@@ -316,7 +305,6 @@ def test_a_call_brings_no_period_to_a_limit_and_no_limit_to_a_period():
 )
 def test_what_can_be_honoured_and_endangers_a_lock_is_a_risk(options, limit, said):
     found = risks(read(options), settings_of(), time_limit=limit)
-
     assert [text[: len(said or "")] for text in found] == ([said] if said else [])
 
 

@@ -22,7 +22,6 @@ def test_a_scope_says_when_it_locks_and_what_its_duplicates_do(name, claim, leas
     """What was not refused at publish is never dropped by default."""
     options = read({"lock": name, "lock_period": 60})
     scope = options.scope
-
     assert scope is SCOPES[name]
     assert (scope.claim, scope.lease) == (claim, lease)
     assert (options.client, options.server) == (client, server)
@@ -50,7 +49,6 @@ def test_a_scope_says_when_it_locks_and_what_its_duplicates_do(name, claim, leas
 )
 def test_a_strategy_counts_where_the_scope_has_a_side(scope, asked, expected):
     options = read({"lock": scope, "on_conflict": asked})
-
     assert (options.client, options.server) == expected
 
 
@@ -58,7 +56,6 @@ def test_as_a_setting_wait_counts_for_those_who_can():
     """A message without a claim waits for the end of the period, which is a fact."""
     setting = {"redislock_on_conflict": "wait"}
     expired = {"lock": "until_expired", "lock_period": 60}
-
     assert (read(expired, setting).client, read(expired, setting).server) == ("skip", "wait")
     assert read({**expired, "on_conflict": {"server": "wait"}}).server == "wait"
     assert (read({}, setting).client, read({"lock": "while_executing"}, setting).client) == ("wait", None)
@@ -83,7 +80,6 @@ def test_a_strategy_that_is_none_is_refused(wrong):
 @pytest.mark.parametrize("wrong", [threading.Lock(), True, 0, 5, ["until_executed"], object()])
 def test_a_lock_attribute_of_somebody_elses_must_be_renamed(wrong):
     (problem,) = problems(read, {"lock": wrong})
-
     assert "no scope" in problem
     assert "renamed" in problem
 

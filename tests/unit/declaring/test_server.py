@@ -86,7 +86,6 @@ def no_network(monkeypatch: Any) -> Iterator[None]:
 @pytest.mark.parametrize("place", ["url", "broker_url", "result_backend"])
 def test_a_url_means_here_what_it_means_to_celery(url: str, expected: dict[str, Any], place: str) -> None:
     found = reached(url) if place == "url" else reached(**{place: url})
-
     assert found == expected
 
 
@@ -98,9 +97,7 @@ def test_a_brokers_database_is_the_one_kombu_takes(scheme: str, path: str) -> No
         None, Connection(f"redis://h{path}").virtual_host
     )
     url = f"{scheme}://h{path};{scheme}://i{path}"
-
     found = connections(broker_url=url, broker_transport_options={"master_name": "m"})
-
     assert found._kwargs["db"] == kombu_takes == (2 if path.endswith("2") else 0)
 
 
@@ -134,15 +131,11 @@ def test_tls_is_spoken_and_certificates_are_checked_unless_said_otherwise(scheme
         ("rediss://h/0", {}, "redis_backend_use_ssl"),
     ],
 )
-def test_the_tls_settings_of_broker_and_backend_count_for_each(
-    url: str | None, settings: dict[str, str], setting: str
-) -> None:
+def test_each_place_has_its_own_tls_settings(url: str | None, settings: dict[str, str], setting: str) -> None:
     """A broker with ``broker_use_ssl`` and nothing about TLS in its URL is a common way to write it."""
     asked = ssl.CERT_NONE if setting == "broker_use_ssl" else ssl.CERT_REQUIRED
     given = {"ssl_cert_reqs": asked, "ssl_ca_certs": "/etc/ca.pem"}
-
     found = connections(url, **settings, **{setting: given})
-
     assert issubclass(found._pool.connection_class, redis.SSLConnection)
     assert found._kwargs["ssl_ca_certs"] == "/etc/ca.pem"
     assert found._kwargs["ssl_cert_reqs"] == asked
@@ -158,7 +151,6 @@ def test_what_is_meant_for_the_result_backend_does_not_reach_the_broker() -> Non
         redis_password="secret",  # noqa: S106  the test's own
         result_backend_transport_options={"global_keyprefix": "results:"},
     )
-
     assert not issubclass(found._pool.connection_class, redis.SSLConnection)
     assert (found._kwargs.get("username"), found._kwargs.get("password")) == (None, None)
 
@@ -166,7 +158,6 @@ def test_what_is_meant_for_the_result_backend_does_not_reach_the_broker() -> Non
 @pytest.mark.skipif(celery.VERSION < (5, 6), reason="this Celery knows no credential providers")
 def test_credentials_can_come_from_a_provider() -> None:
     found = connections(f"redis://h/0?credential_provider={__name__}.Vault")
-
     assert isinstance(found._kwargs["credential_provider"], Vault)
     with pytest.raises(LockOptionError, match="cannot be read"):
         connections("redis://h/0?credential_provider=nowhere.Vault")
@@ -183,10 +174,8 @@ def test_credentials_can_come_from_a_provider() -> None:
 def test_sentinels_are_asked_for_the_primary_by_name(setting: str, value: Any) -> None:
     """Also where they are a list: they are one broker."""
     options = f"{setting.removesuffix('_url')}_transport_options"
-
     named = {"master_name": "mymaster", "sentinel_kwargs": {"password": "s"}}
     found = connections(**{setting: value, options: named})
-
     assert found._pool.service_name == "mymaster"
     assert (found._kwargs["db"], found._kwargs["password"]) == (2, "pw")
     sentinels = [one.connection_pool.connection_kwargs for one in found._pool.sentinel_manager.sentinels]
@@ -208,13 +197,10 @@ def test_sentinels_are_asked_for_the_primary_by_name(setting: str, value: Any) -
         ),
     ],
 )
-def test_sentinels_without_a_primarys_name_are_refused(
-    settings: dict[str, Any], setting: str, options: dict[str, Any]
-) -> None:
+def test_sentinels_without_a_primary_are_refused(settings: Any, setting: str, options: Any) -> None:
     """Else each lock fails as if a server on localhost were away, which nobody named."""
     with pytest.raises(LockOptionError) as refusal:
         connections(**{setting: options, **settings})
-
     assert f"set {setting} = {{'master_name': …}}" in str(refusal.value)
     assert "sentinel://" in str(refusal.value)
     assert "hunter2" not in str(refusal.value)
@@ -223,9 +209,7 @@ def test_sentinels_without_a_primarys_name_are_refused(
 def test_locks_have_their_own_patience() -> None:
     """Celery's 120 s for results would freeze a publish."""
     app = app_with(broker_url="redis://h/0", redis_socket_timeout=120, redis_retry_on_timeout=True)
-
     found = store_of(app, LockSettings(socket_timeout=0.25))._scripts._connections  # type: ignore[attr-defined]
-
     assert (found._kwargs["socket_timeout"], found._kwargs["socket_connect_timeout"]) == (0.25, 0.25)
     assert (found._kwargs["retry_on_timeout"], found._kwargs["retry"]._retries) == (False, 0)
 
@@ -296,10 +280,8 @@ def test_the_lock_server_can_be_a_client(named: Any) -> None:
     """Its keys are those of a URL in its place."""
     options = {"result_backend_transport_options": {"global_keyprefix": "b:"}}
     app = app_with(redislock_url=named, redislock_min_replicas=2, **options)
-
     settings = settings_of(app)
     store: Any = store_of(app, settings)
-
     assert store.min_replicas == 2
     assert store.server == "redis://own:6379/0 (options of a redis.client.Redis)"
     assert store.prefix == "b:redislock"
@@ -317,7 +299,6 @@ def test_the_lock_server_can_be_a_client(named: Any) -> None:
 )
 def test_what_is_no_client_of_ours_is_refused_with_a_remedy(named: Any, said: str) -> None:
     app = app_with(redislock_url=named)
-
     with pytest.raises(LockOptionError, match=said):
         store_of(app, settings_of(app))
 
@@ -345,7 +326,6 @@ def test_sentinels_together_are_given_as_long_as_the_lock_server() -> None:
 def test_a_server_that_is_being_moved_cannot_make_us_wait_longer() -> None:
     """Law 9: redis 8 would wait ten seconds where the server asks for it, and asks it to say so."""
     found = connections("redis://h/0")
-
     assert [name for name in found._kwargs if name.startswith(("maint", "orig_", "oss_"))] == []
     assert getattr(found.take(), "_maint_notifications_connection_handler", None) is None
 
@@ -354,10 +334,8 @@ def test_a_server_that_is_being_moved_cannot_make_us_wait_longer() -> None:
 @pytest.mark.parametrize("url", ["redis://h/nonsense", "sentinel://h:26379/0"])
 def test_what_cannot_be_read_is_told_of_the_setting_it_was_found_in(setting: str, url: str) -> None:
     given = {"broker_url": "amqp://h//", setting: url}
-
     with pytest.raises(LockOptionError) as raised:
         reached(**given)
-
     assert raised.value.where == setting
 
 
@@ -380,7 +358,6 @@ def test_what_cannot_be_read_is_told_of_the_setting_it_was_found_in(setting: str
 def test_no_error_shows_a_password(template: str, password: str) -> None:
     with pytest.raises(LockOptionError) as refusal:
         reached(template.format(password, password))
-
     assert "hunter2" not in str(refusal.value) + repr(refusal.value)
     assert refusal.value.__cause__ is None
 
@@ -390,9 +367,7 @@ def test_no_error_shows_a_password(template: str, password: str) -> None:
 
 def test_an_app_has_one_store_until_its_settings_change() -> None:
     app, first = app_with(broker_url="redis://h/0"), LockSettings()
-
     store = store_of(app, first)
-
     assert store_of(app, LockSettings()) is store
     assert store_of(app, LockSettings(prefix="other")) is not store
     assert store_of(app_with(broker_url="redis://h/0"), first) is not store
@@ -441,7 +416,6 @@ def test_an_unknown_setting_is_logged_with_the_apps_first_lock_and_only_then(cap
         app = app_with(**{name: 1})
         for url in ("redis://h/0", "redis://other/0"):
             store_of(app, LockSettings(url=url))
-
     assert caplog.messages == [
         "redislock: redislock_enabld is no setting; did you mean redislock_enabled?",
         "redislock: redislock_preifx is no setting; did you mean redislock_prefix?",
@@ -449,9 +423,7 @@ def test_an_unknown_setting_is_logged_with_the_apps_first_lock_and_only_then(cap
 
 
 @pytest.mark.parametrize("namespace", [None, "CELERY"])
-def test_settings_that_another_library_has_left_are_told_once(
-    caplog: Any, monkeypatch: pytest.MonkeyPatch, namespace: str | None
-) -> None:
+def test_settings_of_another_library_are_told_once(caplog: Any, monkeypatch: Any, namespace: Any) -> None:
     """They would be believed to count; an app's own settings, and a dictionary of that name, are its own."""
     for name in ("celery_once", "celery_singleton"):  # another test may have imported it
         monkeypatch.delitem(sys.modules, f"celery_redislock.compat.{name}", raising=False)
@@ -461,7 +433,6 @@ def test_settings_that_another_library_has_left_are_told_once(
     app.config_from_object({**settings, "my_once": 1}, namespace=namespace)
     for url in ("redis://h/0", "redis://other/0"):
         store_of(app, LockSettings(url=url))
-
     once, singleton = sorted(caplog.messages)
     assert "ONCE is a setting of celery-once, which nothing reads here; write redislock_url" in once
     assert "is a setting of celery-singleton" in singleton

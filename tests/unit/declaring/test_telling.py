@@ -32,7 +32,6 @@ def test_calls_that_differ_in_what_the_key_leaves_out_are_told_apart(lock_key: A
     one, same, other = (
         told({"account_id": 42, "amount": amount}, lock_key)["args"] for amount in (5, 5, 700)
     )
-
     assert one == same != other
     assert len(one) == 8
 
@@ -62,7 +61,6 @@ def test_large_and_strange_arguments_are_not_looked_at() -> None:
 def test_a_text_about_a_call_has_its_arguments_in_it(describe: str, text: str) -> None:
     """What a call does not have, or what has no text, is a question mark; the call is published."""
     arguments: dict[str, object] = {"account_id": 42, "amount": {"name": 'Ann "the" {1}', "lines": [1]}}
-
     assert told(arguments, describe=describe) == {"task": "t", "args": "", "about": text}
 
 

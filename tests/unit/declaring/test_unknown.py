@@ -41,7 +41,6 @@ from tests.unit.declaring.asking import problems
 def test_a_name_that_is_meant_for_us_is_refused_with_what_to_write(wrong, hint):
     """As an attribute it would be passed over in silence; in a call it would become a message property."""
     given = {"lock_ttl": 60, wrong: 1, "countdown": 5}
-
     (problem,) = unknown_options(given)
     assert problem.startswith(wrong)
     assert hint in problem
@@ -75,9 +74,7 @@ def test_names_of_the_users_own_and_of_celery_are_left_alone(name):
 def test_an_unknown_setting_gets_the_nearest(wrong, hint):
     """In capitals with Celery's namespace, as Django has them, settings are read; without it they are not."""
     others = ["CELERY_REDISLOCK_TTL", "broker_url", "redis_url", "my_redislock_thing", "lock_ttl", "once"]
-
     (problem,) = unknown_settings([wrong, *SETTING_ROWS, *others])
-
     assert problem.startswith(f"{wrong} is no setting; ")
     assert hint in problem
 

@@ -48,7 +48,6 @@ def test_the_due_times_of_another_day_are_seen_at_any_hour(app: Celery, hour: in
     """Celery 5.5 finds the first one only, unless it is that day."""
     now = datetime(2026, 6, 1, hour, 10, tzinfo=timezone.utc)
     schedule = crontab(minute="0,3,30", hour="4", app=app, nowfun=lambda: now)
-
     assert len(problems(app, schedule)) == 1
 
 
@@ -88,7 +87,6 @@ def test_a_pattern_that_matches_no_entry_is_a_problem(app: Celery) -> None:
     problems(app, 3600.0, task="plain")
     entries = entries_of(app)
     (problem,) = problems_of(app, entries, ["ent*", "pla?n", "nightly-*"])
-
     assert "'nightly-*' matches no entry" in problem
     assert problems_of(app, [], ["*"]) == []
 

@@ -36,12 +36,9 @@ def service(kind: type[Scheduler] = Own, **settings: Any) -> Any:
     return type("Service", (), {"app": app, "scheduler": kind(app, lazy=True)})()
 
 
-def test_a_beat_without_a_unique_task_shares_what_redislock_beat_names(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_beat_without_a_unique_task_shares_what_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The promise of ``redislock_beat``: no module with a unique task has to be imported for it."""
     monkeypatch.delitem(sys.modules, "celery_redislock.task", raising=False)
-
     prepare_beat(service())
     with pytest.raises(SystemExit, match=r"a tick\(\) of its own"):
         prepare_beat(service(redislock_beat=["nightly-*"]))
@@ -51,9 +48,7 @@ def test_a_beat_without_a_unique_task_shares_what_redislock_beat_names(
     ("kind", "said"),
     [(Own, r"Own has a tick\(\) of its own.*redislock_beat = False"), (Unreadable, "the database is away")],
 )
-def test_whatever_keeps_a_beat_with_a_unique_task_from_sharing_ends_it(
-    kind: type[Scheduler], said: str
-) -> None:
+def test_whatever_keeps_a_beat_from_sharing_ends_it(kind: type[Scheduler], said: str) -> None:
     """Unshared, it would send each tick beside the others. Celery's signal swallows all other errors."""
     import celery_redislock.task  # noqa: F401  as a module with a unique task does
 
@@ -72,15 +67,12 @@ def test_whatever_keeps_a_beat_with_a_unique_task_from_sharing_ends_it(
         (True, {"redislock_beat": False}, False),
     ],
 )
-def test_a_beat_that_has_something_to_share_needs_a_lock_server(
-    has_unique: bool, settings: dict[str, Any], ends: bool
-) -> None:
+def test_a_beat_that_shares_needs_a_lock_server(has_unique: bool, settings: Any, ends: bool) -> None:
     """As a worker with unique tasks does; the error says what to set, and what goes without."""
     beat = service(Scheduler, broker_url="amqp://h//", result_backend="rpc://", **settings)
     forget_unique(beat.app)
     if has_unique:
         beat.app.task(base=SingletonTask, name="shop.sync", shared=False)(nothing)
-
     if ends:
         remedy = "set redislock_url = .*redislock_enabled = False goes without"
         with pytest.raises(SystemExit, match=f"beat does not start: .*{remedy}"):
@@ -97,13 +89,10 @@ def test_a_beat_that_is_switched_off_is_left_alone(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("lock_key", [None, "redbeat:lock"])
-def test_redbeat_is_left_alone_with_a_warning_where_its_lock_is_off(
-    caplog: pytest.LogCaptureFixture, lock_key: str | None
-) -> None:
+def test_redbeat_is_left_alone_and_warned_without_its_lock(caplog: Any, lock_key: str | None) -> None:
     """It elects a leader by itself."""
     redbeat = pytest.importorskip("redbeat.schedulers")
     settings = {"redbeat_redis_url": "redis://127.0.0.1:1", "redbeat_lock_key": lock_key}
-
     assert join(service(redbeat.RedBeatScheduler, **settings)) is None
     assert ("RedBeat's lock is off" in caplog.text) == (lock_key is None)
 
@@ -116,5 +105,4 @@ def test_the_command_line_and_a_unique_task_each_plug_beat_in(module: str) -> No
         "print(*(receiver.__module__ for _, receiver in beat_init.receivers))"
     )
     connected = subprocess.check_output([sys.executable, "-c", program], text=True, timeout=60)
-
     assert connected.split() == ["celery_redislock.scheduling.plug"]

@@ -9,7 +9,6 @@ import celery
 import pytest
 
 from celery_redislock.declaring.options import LockSettings
-from celery_redislock.exceptions import LockOptionError
 from celery_redislock.scheduling.startup import tell, tell_of_beat
 from tests.unit.shop import Shop, body, forget_unique
 
@@ -58,7 +57,6 @@ def test_a_program_without_a_unique_task_says_nothing(shop: Shop, said: Said) ->
     tell(shop.app, LockSettings())
     tell_of_beat(shop.app, LockSettings(), plain)
     assert said() == []
-
     tell_of_beat(shop.app, LockSettings(beat=("*",)), plain)
     assert len(said()) == 1
     assert said()[0].startswith("redislock: 0 unique tasks, locks on memory")
@@ -70,7 +68,6 @@ def test_a_beat_names_the_entries_that_each_beat_sends(shop: Shop, said: Said) -
     shop.unique(body, name="shop.sync")
     tell_of_beat(shop.app, LockSettings(), entries("shop.sync", "plain", "shop.sync", "other"))
     tell_of_beat(shop.app, LockSettings(), entries(*["plain"] * 12))
-
     remedy = '(redislock_beat = "all" shares all)'
     assert said()[0].endswith(f"; beat shares 2 of 4 entries, not shared: e01, e03 {remedy}")
     assert (
@@ -79,26 +76,11 @@ def test_a_beat_names_the_entries_that_each_beat_sends(shop: Shop, said: Said) -
     assert said()[1].endswith(f", e09 and 2 more {remedy}")
 
 
-def test_a_version_of_celery_that_was_not_tested_is_named(
-    shop: Shop, said: Said, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_untested_celery_is_named(shop: Shop, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     """This package stands in for methods of Celery's that have changed before."""
     shop.unique(body)
     monkeypatch.setattr(celery, "__version__", "5.x")
     for version in (5, 4, 9), (5, 5, 0), (5, 7, 3), (5, 8, 0):
         monkeypatch.setattr(celery, "VERSION", version)
         tell(shop.app, LockSettings())
-
     assert [line.endswith("; Celery 5.x is untested") for line in said()] == [True, False, False, True]
-
-
-def test_a_lock_server_that_cannot_be_told_is_an_error_for_the_caller(shop: Shop) -> None:
-    """What follows is its matter: a worker ends."""
-    from celery_redislock.declaring.server import use_store
-
-    shop.unique(body)
-    use_store(shop.app, None)
-    shop.app.conf.update(broker_url="amqp://h//", result_backend="rpc://")
-
-    with pytest.raises(LockOptionError, match="neither the broker"):
-        tell(shop.app, LockSettings())

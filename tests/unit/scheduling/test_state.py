@@ -29,7 +29,6 @@ def test_a_state_is_read_as_it_was_written(caplog: pytest.LogCaptureFixture) -> 
     """Moments in UTC, whatever zone they were written in; seconds. No state is nothing to worry about."""
     assert (State.read(""), caplog.text) == (None, "")
     state = state_of(text(1780315215250))
-
     assert (state.entry, state.at, state.before) == ("e", AT, AT - timedelta(seconds=5.25))
     assert (state.by, state.ran, state.due) == ("host:1", None, 1780315210.25)
     assert (state.taken_at, state.sending_until) == (1780315205.25, 1780315215.25)
@@ -65,13 +64,10 @@ def test_a_field_of_another_kind_makes_the_state_absent(caplog: pytest.LogCaptur
         (True, -0.001, AT),
     ],
 )
-def test_a_moment_is_seen_by_the_later_reading_and_an_interval_by_the_servers(
-    is_interval: bool, clock: float, seen: datetime
-) -> None:
+def test_a_moment_is_seen_by_the_later_reading(is_interval: bool, clock: float, seen: datetime) -> None:
     """So beats whose clocks are seconds apart send what one would send; seen two seconds after the tick."""
     state = state_of(text())
     here, now = AT + timedelta(seconds=2 + clock), state.taken_at + 2
-
     assert abs(state.seen_from(here, now, is_interval=is_interval) - seen) < timedelta(microseconds=100)
 
 
@@ -79,7 +75,6 @@ def test_a_state_that_is_finished_or_prolonged_keeps_when_it_was_taken() -> None
     """It is what other beats count from. A process that stood still has its tick for so much longer."""
     state = state_of(finished(text(1780315215250), is_sent=True))
     longer = state_of(prolonged(text(1780315215250), 7.5))
-
     assert (state.sending_until, state.taken_at, state.ran) == (0, 1780315205.25, AT)
     assert longer._replace(text="") == state_of(text(1780315222750))._replace(text="")
 
@@ -94,7 +89,6 @@ def test_a_skipped_tick_moves_no_moment_and_is_counted_until_one_is_sent() -> No
     once = finished(sending, is_sent=False, skipped=SKIPPED)
     twice = finished(once, is_sent=True, skipped=SKIPPED._replace(task_id="t2", state=None, held_for=None))
     spent = finished(twice, is_sent=False)
-
     assert (state_of(once).ran, state_of(once).sending_until) == (before, 0)
     assert state_of(once).skip == SKIPPED
     assert state_of(twice).ran == before

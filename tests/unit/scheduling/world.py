@@ -69,9 +69,9 @@ class Row(ScheduleEntry):
         self.model = model or SimpleNamespace(one_off=self.one_off, start_time=self.start_time, **about)
 
     def __next__(self, last_run_at: Any = None) -> "Row":
-        self.model.last_run_at = self.default_now()
-        self.model.total_run_count += 1
-        about = {"last_run_at": self.model.last_run_at, "total_run_count": self.model.total_run_count}
+        row = self.model
+        row.last_run_at, row.total_run_count = self.default_now(), row.total_run_count + 1
+        about = {"last_run_at": row.last_run_at, "total_run_count": row.total_run_count}
         return type(self)(**{**dict(self), **about})
 
 
@@ -124,10 +124,7 @@ class World:
         last: datetime | None = None,
         kind: type[Recording] = Recording,
     ) -> Any:
-        """Start a beat whose clock is so many seconds ahead; returns its scheduler.
-
-        ``last``: when its own entries say they were sent; the moment it starts.
-        """
+        """Start a beat whose clock is so many seconds ahead, and whose own entries were sent ``last``."""
         scheduler: Any = kind(self.app, schedule={}, lazy=True)
         scheduler.world, scheduler.number, scheduler.Entry = self, len(self.beats), entry
 

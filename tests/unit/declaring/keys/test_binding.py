@@ -20,7 +20,6 @@ def sync(account_id, full=False, *, note=None):
 def test_every_spelling_of_a_call_binds_to_the_same_arguments(args, kwargs):
     """Positional = keyword = default spelled out."""
     bound = Binder(sync).bound(*args, **kwargs)
-
     assert bound == {"account_id": 7, "full": False, "note": None}
     assert list(bound) == ["account_id", "full", "note"]
 
@@ -83,7 +82,6 @@ def test_wrapped_and_partial_bodies_are_looked_through():
 def test_a_body_without_a_signature_is_bound_loosely():
     """Some built-ins have none; they still have a default key."""
     uninspectable = Binder(max)
-
     assert uninspectable.parameters is None
     assert uninspectable.bound(1, 2, key=len) == {"args": [1, 2], "kwargs": {"key": len}}
     assert uninspectable.bound() == {"args": [], "kwargs": {}}
@@ -92,6 +90,5 @@ def test_a_body_without_a_signature_is_bound_loosely():
 def test_loosely_bound_arguments_have_a_default_key():
     """``typing=False`` lets calls through that do not fit; they are unique too."""
     loose = Binder(sync).bind_loosely((1, 2, 3, 4), {"x": 5})
-
     rule = parse_key(None, task_name="shop.sync", parameters=None)
     assert rule(loose) == rule({"kwargs": {"x": 5}, "args": (1, 2, 3, 4)})

@@ -94,7 +94,6 @@ def test_every_value_has_the_digest_of_what_the_worker_sees():
         value = made_up(dice)
         decoded = json.loads(kombu_json(value))
         sorted_text = json.dumps(decoded, sort_keys=True, separators=(",", ":"))
-
         assert digest(value) == digest(decoded) == sha256(sorted_text.encode()).hexdigest()[:32]
 
 
@@ -111,9 +110,7 @@ class Counted:
 def test_an_argument_is_encoded_once():
     """Law 10: large nested arguments cost one pass, where their mappings have texts as keys."""
     counted = Counted()
-
     digest({"rows": [{"id": 1, "item": counted}], "account_id": 7})
-
     assert counted.times == 1
 
 
@@ -140,7 +137,6 @@ def test_an_argument_that_cannot_be_sent_is_named(culprit):
     """The error says which argument, of which type, and what to do."""
     with pytest.raises(LockKeyError) as refusal:
         digest({"account_id": 1, "note": culprit}, where="shop.sync")
-
     assert refusal.value.where == "shop.sync"
     assert f"argument 'note' ({type(culprit).__name__})" in str(refusal.value)
     assert "lock_key=" in str(refusal.value)

@@ -46,7 +46,6 @@ def problems(lock_key, parameters=PARAMETERS):
 def test_several_resources_are_named_each_once_and_in_one_order():
     """Calls that name the same ones, in any order, meet; a copy of the declaration names them too."""
     both = Resources("account:{account_id}", "account:{order}")
-
     assert name(both, account_id=2, order=1) == name(both, account_id=1, order=2) == "account:1 account:2"
     assert name(both, account_id=1, order=1) == name("account:{account_id}", account_id=1)
     assert name(pickle.loads(pickle.dumps(both)), account_id=1, order=2) == "account:1 account:2"  # noqa: S301
@@ -110,7 +109,6 @@ def test_a_template_names_a_resource(template, expected):
         "items": ("first", (9,)),
         "note": "café",
     }
-
     assert rule(template)(arguments) == expected
 
 
@@ -141,7 +139,6 @@ def test_a_resource_is_shared_by_every_task_that_names_it():
         for task in ("a", "b")
         for key in ("account:{account_id}", "account:42", lambda a: f"account:{a['account_id']}")
     }
-
     assert names == {"account:42"}
     assert name("two words", account_id=1) == name("two words", account_id=2) == "two%20words"
 
@@ -181,7 +178,6 @@ def test_escaping_never_makes_two_texts_one():
     dice = seeded(3)
     alphabet = string.printable + "é\u00a0\ud800"
     texts = {"".join(dice.choices(alphabet, k=dice.randint(0, 4))) for _ in range(20000)}
-
     assert len({escape(text) for text in texts}) == len(texts)
     assert not any(set(escape(text)) & set("{} \n\t\x00\x7f") for text in texts)
 
@@ -192,7 +188,6 @@ def test_escaping_never_makes_two_texts_one():
 def test_a_long_name_ends_in_a_digest_of_all_of_it():
     """From 201 bytes on. Its beginning stays readable, and no short name looks like one."""
     names = [name("path:{note}", note="é" * 300 + tail) for tail in ("a", "b")]
-
     assert name("{note}", note="x" * 200) == "x" * 200
     assert name("{note}", note="x" * 201).startswith("x" * 166 + "%~")
     assert len(name("{note}", note="x" * 201)) == 200
@@ -262,7 +257,6 @@ LOOSE = {"args": [1], "kwargs": {}}
 def test_a_call_without_a_name_says_why(lock_key, arguments, words):
     with pytest.raises(LockKeyError) as refusal:
         rule(lock_key)(arguments)
-
     assert refusal.value.where == "shop.sync"
     assert words in refusal.value.problem
 
@@ -322,5 +316,4 @@ def test_names_in_the_wild_never_move():
         rule = parse_key(tuple(key) if isinstance(key, list) else key, task_name=task, parameters=None)
         if (rule(arguments), digest([task, arguments])) != (case["name"], case["digest"]):
             moved.append(case["about"])
-
     assert not moved, f"lock names changed; bump VERSION in celery_redislock.declaring.keys.rules: {moved}"
