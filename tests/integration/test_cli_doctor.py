@@ -114,12 +114,9 @@ class TestServer:
         assert f"{url} takes locks, under the prefix redislock: " in answer.findings[0]["text"]
         one(answer.of("note"), "it keeps no append-only file", "appendonly yes")
         assert [text for text in answer.of("ok") if "s apart" in text]
-
-    def test_people_get_a_line_for_each_finding(self, url: str) -> None:
-        done = run_command("celery-redislock", ["--url", url, "doctor"], _environment({}))
-        assert (done.returncode, done.stderr) == (0, "")
-        levels = [line.split()[0] for line in done.stdout.splitlines()]
-        assert levels == ["ok", "ok", "note", "ok"]
+        people = run_command("celery-redislock", ["--url", url, "doctor"], _environment({}))
+        assert (people.returncode, people.stderr) == (0, "")
+        assert [line.split()[0] for line in people.stdout.splitlines()] == ["ok", "ok", "note", "ok"]
 
     def test_one_that_deletes_locks_is_a_warning_which_is_given_once(self) -> None:
         """Law 1: short of memory it frees the key of a running task."""
@@ -195,20 +192,17 @@ class TestServerThatTakesNoLocks:
                                commands=["+@all", "-eval", "-evalsha"])  # fmt: skip
             self.check(of_server(url.replace("//", "//locks:password@")), "eval")
 
-    def test_one_that_is_down(self) -> None:
-        with server_with() as url:
-            pass
-        self.check(of_server(url), "refused")
-
-    def test_one_that_is_silent(self) -> None:
+    def test_one_that_is_silent_or_down(self) -> None:
         """Within the time that a lock would take to fail."""
         with EmbeddedServer(port=0) as server:
+            url = _url(server)
             server.pause()
             try:
-                answer = of_server(_url(server))
+                answer = of_server(url)
             finally:
                 server.resume()
         self.check(answer, "no answer in time")
+        self.check(of_server(url), "refused")
 
 
 class TestApp:
@@ -225,17 +219,26 @@ class TestApp:
         assert other.status == 2
         one(other.of("error"), f"{name} has redislock_prefix = 'redislock', and this program has 'staging'")
 
-    def test_that_no_worker_answers_is_a_warning(self, url: str) -> None:
-        answer = of_app(url)
-        assert answer.status == 1
-        one(answer.of("warning"), "no worker answers")
+    def test_settings_that_endanger_a_task_are_told_and_that_no_worker_answers(self, url: str) -> None:
+        """A result that is gone before its period; plain tasks that are delivered again while they run.
 
-    def test_a_result_that_is_gone_before_its_period_has_passed_is_told(self, url: str) -> None:
-        """A skipped call's ``get()`` finds nothing then. Where no results are kept, nobody waits for one."""
-        told = [text for text in of_app(url, result_expires=86400).of("warning") if "lock_period" in text]
-        without = of_app(url, result_expires=86400, result_backend=None)
-        one(told, "shop.confirm: a result is kept for 86400 s", "its lock_period is 259200 s")
-        assert "lock_period" not in str(without.findings)
+        Where no results are kept, nobody waits for one; copies of unique tasks are harmless.
+        """
+        both = {"result_expires": 86400, "task_acks_late": True, "task_time_limit": 7200}
+        told = of_app(url, **both, redislock_tll=5)
+        longer = {"broker_transport_options": {"visibility_timeout": 7201}}
+        without = of_app(url, **both, **longer, result_backend=None)
+
+        (again,) = [text for text in told.of("note") if "visibility_timeout" in text]
+        warnings = "\n".join(told.of("warning"))
+        assert "no worker answers" in warnings
+        assert "redislock_tll is no setting" in warnings
+        assert "shop.confirm: a result is kept for 86400 s" in warnings
+        assert "its lock_period is 259200 s" in warnings
+        assert "after 3600 s" in again
+        assert "these plain tasks is longer: shop.export." in again
+        assert (told.status, without.status) == (1, 1)
+        assert not [name for name in ("lock_period", "visibility_timeout") if name in str(without.findings)]
 
     def test_nothing_is_wrong_with_the_recipes_of_the_readme(self, url: str, tmp_path: Path) -> None:
         """Who copies the first example into a project has a pipeline that checks it."""
@@ -247,15 +250,6 @@ class TestApp:
         one(answer.of("warning"), "no worker answers")
         assert answer.of("error") == []
         assert "7 unique tasks, and nothing is wrong with their options" in answer.of("ok")
-
-    def test_plain_tasks_that_the_broker_delivers_again_while_they_run_are_noted(self, url: str) -> None:
-        """Copies of unique tasks are harmless, and Celery's own tasks are nobody's matter."""
-        long = {"task_acks_late": True, "task_time_limit": 7200}
-        (told,) = [text for text in of_app(url, **long).of("note") if "visibility_timeout" in text]
-        short = of_app(url, **long, broker_transport_options={"visibility_timeout": 7201})
-        assert "after 3600 s" in told
-        assert "these plain tasks is longer: shop.export." in told
-        assert "visibility_timeout" not in str(short.findings)
 
     def test_a_line_is_less_durable_than_rabbitmq_without_a_file(self, url: str, tmp_path: Path) -> None:
         """The broker is away here: what is known without it is told, too."""
@@ -285,7 +279,3 @@ class TestApp:
 
         assert [text for text in alone.of("note") if "it has 1 replicas" in text]
         assert "1 replicas are online, and redislock_min_replicas is 1" in waited.of("ok")
-
-    def test_a_misspelt_setting_is_told_as_a_worker_does(self, url: str) -> None:
-        told = of_app(url, redislock_tll=5).of("warning")
-        assert [text for text in told if "redislock_tll is no setting" in text]
