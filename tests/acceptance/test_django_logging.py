@@ -53,6 +53,7 @@ DATED = (
 )
 
 
+@pytest.mark.slow
 def test_lines_of_workers_and_beats_have_time_level_and_process(
     tmp_path: Path, celery_url: str, redis_url: str, key: str
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from celery_redislock.declaring.server import store_of
 from tests.acceptance.harness import Project, wait_until
 from tests.acceptance.terms import PATIENCE
+from tests.tiers import slow
 
 CALLS = 7
 
@@ -22,8 +23,8 @@ def counted(project: Project, what: str) -> int:
 
 @pytest.mark.parametrize(
     "pool",
-    [["prefork"], ["threads"], ["gevent"], ["solo"], ["prefork", "--max-tasks-per-child", "1"]],
-    ids=str,
+    [["prefork"], ["gevent"], ["prefork", "--max-tasks-per-child", "1"], slow(["threads"]), slow(["solo"])],
+    ids=" ".join,
 )
 def test_every_run_is_counted_soon(new_project: Callable[..., Project], key: str, pool: list[str]) -> None:
     """By a thread of the process of the body, beside greenlets, too; a child that ends at once tells, too."""
