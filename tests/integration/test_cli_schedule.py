@@ -102,11 +102,9 @@ def _line(done: subprocess.CompletedProcess[str], name: str) -> str:
 
 class TestBeat:
     def test_every_entry_is_shown_with_when_it_was_sent_and_when_it_is_due(self, beats: Beats) -> None:
-        """When and by which beat it was sent, when it is due; moments are local, with their age."""
+        """By which beat, or that it never was, or is not shared; moments are local, with their age."""
         before = beats.take("nightly")
-
         done = beats.celery("schedule")
-
         assert (done.returncode, done.stderr) == (0, "")
         heads = re.split("  +", done.stdout.splitlines()[0])
         assert heads == ["NAME", "TASK", "SCHEDULE", "LAST SENT", "BEAT", "NEXT DUE", "STATE"]
@@ -119,10 +117,7 @@ class TestBeat:
         assert cells[4] == "web1:77"
         assert re.search(r"\(in (0:59:\d\d|1:00:00)\)$", cells[5])
         assert cells[6] == "shared"
-
-    def test_what_has_never_run_and_what_is_not_shared_says_so(self, beats: Beats) -> None:
-        """Shared is what a beat shares: unique tasks, and what ``redislock_beat`` names."""
-        done = beats.celery("schedule")
+        # Shared are unique tasks, and what redislock_beat names.
         states = {
             name: re.split("  +", _line(done, name)) for name in ("tick", "refused", "alone", "by name")
         }
@@ -166,21 +161,15 @@ class TestBeat:
         assert re.search(said + r", \d+ skipped in a row$", line)
         assert beats.messages() == []
 
-    def test_a_state_without_an_entry_is_shown_too(self, beats: Beats) -> None:
-        """An entry that was removed, or a database's."""
+    def test_json_is_one_document_with_the_documented_names(self, beats: Beats) -> None:
+        """Times are seconds since the epoch. A state without an entry, which was removed, is shown too."""
+        before = beats.take(ODD)
         beats.take("removed {one}")
         beats.states.pause("removed {one}", None)
-        done = beats.celery("schedule")
-        row = beats.rows()["removed {one}"]
-        assert "web1:77" in _line(done, "removed {one}")
-        assert _line(done, "removed {one}").endswith("not in this schedule, paused")
-        assert (row["in_schedule"], row["task"], row["schedule"]) == (False, None, None)
-
-    def test_json_is_one_document_with_the_documented_names(self, beats: Beats) -> None:
-        """Times are seconds since the epoch."""
-        before = beats.take(ODD)
         beats.states.pause("nightly", 600.0)
         beats.states.pause("tick", None)
+        removed = _line(beats.celery("schedule"), "removed {one}")
+        assert ("web1:77" in removed, removed.endswith("not in this schedule, paused")) == (True, True)
 
         done = beats.celery("schedule", "--json")
 
@@ -198,6 +187,11 @@ class TestBeat:
             "sending_since", "last_skip", "paused", "paused_until", "paused_by", "paused_since",
             "pause_reason",
         ]  # fmt: skip
+        assert [rows["removed {one}"][name] for name in ("in_schedule", "task", "schedule")] == [
+            False,
+            None,
+            None,
+        ]
         assert rows["nightly"]["paused"] is True
         assert rows["nightly"]["paused_until"] == pytest.approx(time.time() + 600.0, abs=60.0)
         assert (rows["tick"]["paused"], rows["tick"]["paused_until"]) == (True, None)
@@ -257,15 +251,19 @@ class TestRunNow:
         assert done.stdout.startswith(f"skipped {entry}: duplicate of task {owner}")
         assert beats.messages() == []
 
-    @pytest.mark.parametrize("command", ["run", "pause"])
-    def test_an_unknown_entry_is_refused_with_the_nearest_name(self, beats: Beats, command: str) -> None:
-        done = beats.celery("schedule", command, "nihgtly")
-        said = "the schedule has no entry 'nihgtly'; did you mean 'nightly'?\n"
-        assert (done.returncode, done.stdout, done.stderr) == (1, said, "")
-        assert (beats.messages(), beats.states.pauses(["nihgtly"])[1]) == ([], {})
-
 
 class TestPause:
+    def test_an_unknown_entry_or_one_that_is_not_shared_is_refused(self, beats: Beats) -> None:
+        """With the nearest name; a pause that no beat asks for would be a lie."""
+        for command in ("run", "pause"):
+            done = beats.celery("schedule", command, "nihgtly")
+            said = "the schedule has no entry 'nihgtly'; did you mean 'nightly'?\n"
+            assert (done.returncode, done.stdout, done.stderr) == (1, said, "")
+        done = beats.celery("schedule", "pause", "alone")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "name it in redislock_beat" in done.stderr
+        assert (beats.messages(), beats.states.pauses(["nihgtly", "alone"])[1]) == ([], {})
+
     def test_it_lasts_for_the_time_given_and_says_by_whom_since_when_and_why(self, beats: Beats) -> None:
         """By the server's clock; the key lives no longer. Nothing in it is obeyed by a terminal."""
         done = beats.celery("schedule", "pause", "nightly", "--for", "15m", "--reason", "db\x1b moves")
@@ -313,13 +311,6 @@ class TestPause:
         assert done.returncode == 0, done.stderr
         assert _line(done, "nightly").endswith("  paused")
         assert _line(done, "tick").endswith("  paused by 1 on -")
-
-    def test_an_entry_that_beats_do_not_share_cannot_be_paused(self, beats: Beats) -> None:
-        """A pause that no beat asks for would be a lie."""
-        done = beats.celery("schedule", "pause", "alone")
-        assert (done.returncode, done.stdout) == (2, "")
-        assert "name it in redislock_beat" in done.stderr
-        assert beats.states.pauses(["alone"])[1] == {}
 
 
 class TestHistory:

@@ -336,6 +336,7 @@ def test_the_commands_of_the_page_are_enough_and_each_is_needed(
         except LockUnavailable as error:
             missed.append(str(error))
 
+    admin.flushall()
     admin.acl_deluser("locks")
     ask(admin, *rule)
     with pytest.raises(LockUnavailable, match="only 0 of 1 replicas"):

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from celery import Celery, _state, shared_task
-from celery.result import AsyncResult
 
 from celery_redislock import DuplicateTask, SingletonTask
 from celery_redislock.declaring import scopes
@@ -96,18 +95,6 @@ def test_a_result_shows_and_pickles_what_it_knows(shop: Shop, call: Any, *, is_d
     assert (again.id, again.is_duplicate, type(again)) == (result.id, is_duplicate, type(result))
     shown = f"<{type(result).__name__}: {result.id}{' (duplicate)' if is_duplicate else ''}>"
     assert (repr(again), str(again)) == (shown, result.id)
-
-
-def test_a_result_is_celerys_in_every_other_way(shop: Shop) -> None:
-    """It is an ``AsyncResult`` with one more attribute."""
-    task = shop.unique(body)
-    result = task.delay(7)
-    shop.run()
-    assert isinstance(result, AsyncResult)
-    assert (result.app, result.backend) == (shop.app, task.backend)
-    assert (result.get(timeout=1), result.state) == (7, "SUCCESS")
-    assert result == AsyncResult(result.id, app=shop.app)
-    assert result.as_tuple() == ((result.id, None), None)
 
 
 # --- the handle ------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ def test_our_keywords_are_taken_out_of_a_call():
     assert split_call_options(options) == {}
 
 
-def test_a_call_wins_over_its_task():
+def test_a_call_wins_over_its_task_in_what_it_says():
     base = read({"lock_ttl": 60, "on_conflict": {"client": "raise", "server": "wait"}})
     options = called(base, lock_ttl=timedelta(minutes=2), lock_key="account:{account_id}", on_lock_error=None)
     assert options.lock_ttl == 120.0
@@ -30,15 +30,7 @@ def test_a_call_wins_over_its_task():
     assert options.on_lock_error == "raise"
     assert (options.client, options.server) == ("raise", "wait")
     assert base.lock_ttl == 60.0
-
-
-def test_a_call_that_says_nothing_changes_nothing():
-    base = read({"lock_ttl": 60, "lock": "while_executing", "on_conflict": "skip"})
-    assert called(base) == base
-    assert called(base, lock=INHERIT, lock_ttl=None, on_conflict=None) == base
-
-
-def test_a_strategy_for_one_side_leaves_the_other_as_the_task_has_it():
+    assert called(base) == called(base, lock=INHERIT, lock_ttl=None, on_conflict=None) == base
     options = called(read({"on_conflict": "raise"}), on_conflict={"client": "wait"})
     assert (options.client, options.server) == ("wait", "raise")
 

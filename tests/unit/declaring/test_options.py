@@ -6,6 +6,7 @@ from datetime import timedelta
 from functools import partial
 from itertools import product
 from pathlib import Path
+from types import NoneType
 
 import pytest
 
@@ -23,19 +24,14 @@ PAGE = Path(__file__).parents[3] / "docs" / "options.md"
 
 
 def test_every_row_is_a_field_and_every_field_a_row():
-    """Nothing is said twice, and nothing is forgotten."""
+    """Nothing is said twice, and nothing is forgotten; one rule for all names, so that none is looked up."""
     app_wide = {row.setting.removeprefix("redislock_") for row in ROWS if row.attribute is None}
     derived = {"scope", "client", "server", "claims_plainly"}
     assert set(LockOptions._fields) == TASK_ROWS.keys() - {"lock"} | derived
     assert set(LockSettings._fields) == app_wide
     assert len({row.name for row in ROWS}) == len(ROWS)
-
-
-def test_a_settings_name_is_the_attributes_without_lock():
-    """One rule for all names, so that none has to be looked up."""
-    for row in ROWS:
-        if row.attribute and row.setting:
-            assert row.setting == "redislock_" + row.attribute.removeprefix("lock_")
+    both = [row for row in ROWS if row.attribute and row.setting]
+    assert all(row.setting == "redislock_" + row.attribute.removeprefix("lock_") for row in both)
 
 
 def test_the_committed_page_is_current_and_names_every_option_and_setting():
@@ -75,13 +71,8 @@ def test_an_attribute_wins_over_a_setting_and_that_over_the_default(name, given,
     assert getattr(read({}, {row.setting: given}), field) == expected
     assert getattr(read({name: silence}, {row.setting: given}), field) == expected
     assert getattr(read({name: given}, {row.setting: default}), field) == expected
-    assert getattr(read({name: silence}, {row.setting: None if name != "lock" else INHERIT}), field) == (
-        row.default
-    )
-
-
-def test_inherit_survives_pickling_as_itself():
-    """Identity decides; a copy would be a scope nobody knows."""
+    assert getattr(read({name: silence}, {row.setting: silence}), field) == row.default
+    # Identity decides; a copy would be a scope nobody knows.
     assert pickle.loads(pickle.dumps(INHERIT)) is INHERIT  # noqa: S301  our own bytes
     assert repr(INHERIT) == "INHERIT"
 
@@ -115,13 +106,10 @@ def test_a_duration_out_of_range_is_refused(row, wrong):
 def test_what_a_killed_worker_had_is_restored_after_seconds_or_never(given, seconds):
     """Its messages are in hand for over a second, and two thirds of the time are left for it to be late."""
     assert settings_of({"redislock_restore": given}).restore == seconds
-
-
-@pytest.mark.parametrize("wrong", [5.9, 0, -1, "30", None.__class__, float("inf")], ids=str)
-def test_a_worker_needs_six_seconds_to_show_that_it_lives(wrong):
-    (problem,) = problems(settings_of, {"redislock_restore": wrong})
-    assert problem.startswith("redislock_restore is ")
-    assert "give True, False, or seconds (6 " in problem
+    for wrong in (5.9, 0, -1, "30", NoneType, float("inf")):
+        (problem,) = problems(settings_of, {"redislock_restore": wrong})
+        assert problem.startswith("redislock_restore is ")
+        assert "give True, False, or seconds (6 " in problem
 
 
 def test_the_bounds_of_durations_are_allowed():

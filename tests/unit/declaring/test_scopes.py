@@ -62,14 +62,6 @@ def test_as_a_setting_wait_counts_for_those_who_can():
 
 
 @pytest.mark.parametrize(
-    ("attributes", "is_plain"),
-    [({}, True), ({"on_conflict": "wait"}, False), ({"lock": "until_expired", "lock_period": 60}, False)],
-)
-def test_options_say_whether_a_claim_is_an_ordinary_one(attributes, is_plain):
-    assert read(attributes).claims_plainly is is_plain
-
-
-@pytest.mark.parametrize(
     "wrong",
     [5, True, [], ["skip"], {}, {"sever": "skip"}, {"client": 5}, {"client": {}}, dict, "", {5: "skip"}],
 )
