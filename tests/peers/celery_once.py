@@ -3,7 +3,7 @@
 from types import ModuleType
 from typing import Any
 
-from tests.peers.stage import Case, Stage, let_pass, outcome, until
+from tests.peers.stage import Case, Stage, fail, let_pass, outcome, retry_once, until
 
 
 def second(library: ModuleType, stage: Stage, *calls: tuple[Any, ...], **options: Any) -> str:
@@ -48,10 +48,6 @@ def again(library: ModuleType, stage: Stage, body: Any = None) -> list[object]:
     return [states, outcome(task.delay, 7)]
 
 
-def fail(a: int) -> None:
-    raise ValueError(a)
-
-
 def while_running(library: ModuleType, stage: Stage, seconds: float = 0, **once: Any) -> str:
     task = stage.task(library.QueueOnce, stage.waiting, **({"once": once} if once else {}))
     task.delay(7)
@@ -61,12 +57,7 @@ def while_running(library: ModuleType, stage: Stage, seconds: float = 0, **once:
 
 
 def retried(library: ModuleType, stage: Stage) -> list[str]:
-    def body(task: Any, a: int) -> int:
-        if not task.request.retries:
-            raise task.retry(countdown=0)
-        return a
-
-    return stage.run(stage.task(library.QueueOnce, body, bind=True).delay(7))
+    return stage.run(stage.task(library.QueueOnce, retry_once, bind=True).delay(7))
 
 
 def of_call(library: ModuleType, stage: Stage, **once: Any) -> str:

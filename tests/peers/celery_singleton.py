@@ -3,7 +3,7 @@
 from types import ModuleType
 from typing import Any
 
-from tests.peers.stage import PATIENCE, Case, Stage, outcome, until
+from tests.peers.stage import PATIENCE, Case, Stage, fail, outcome, retry_once, until
 
 
 def duplicate(library: ModuleType, stage: Stage, *calls: tuple[Any, ...], **options: Any) -> list[object]:
@@ -46,10 +46,6 @@ def again(library: ModuleType, stage: Stage, body: Any = None) -> list[object]:
     return [states, task.delay(7).id != result.id]
 
 
-def fail(a: int) -> None:
-    raise ValueError(a)
-
-
 def while_running(library: ModuleType, stage: Stage) -> bool:
     task = stage.task(library.Singleton, stage.waiting)
     result = task.delay(7)
@@ -79,12 +75,7 @@ def cleared_while_running(library: ModuleType, stage: Stage) -> bool:
 
 
 def retried(library: ModuleType, stage: Stage) -> str:
-    def body(task: Any, a: int) -> int:
-        if not task.request.retries:
-            raise task.retry(countdown=0)
-        return a
-
-    result = stage.task(library.Singleton, body, bind=True).delay(7)
+    result = stage.task(library.Singleton, retry_once, bind=True).delay(7)
     with stage.worker():
         until(lambda: result.state in {"RETRY", "SUCCESS"})
         # A retry that was published runs before this one.

@@ -97,6 +97,16 @@ def first(a: int, b: int = 0) -> int:
     return a
 
 
+def fail(a: int) -> None:
+    raise ValueError(a)
+
+
+def retry_once(task: Any, a: int) -> int:
+    if not task.request.retries:
+        raise task.retry(countdown=0)
+    return a
+
+
 def outcome(call: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
     """Return ``published``, or the name of the error."""
     try:

@@ -37,21 +37,11 @@ def sync_account(account_id: int) -> str:
 
 
 @app.task(
-    base=SingletonTask,
-    bind=True,
-    lock="while_executing",
-    lock_key="account:{account_id}",
-    on_conflict="wait",
-    lock_ttl=20.0,
-    lock_queue_ttl=timedelta(hours=2),
-    lock_max_hold=600,
-    lock_period=1.0,
-    lock_retry_delay=0.5,
-    lock_on_retry="release",
-    lock_wait_timeout=timedelta(minutes=5),
-    on_lock_lost="terminate",
-    on_lock_error="run",
-)
+    base=SingletonTask, bind=True, lock="while_executing", lock_key="account:{account_id}",
+    on_conflict="wait", lock_ttl=20.0, lock_queue_ttl=timedelta(hours=2), lock_max_hold=600, lock_period=1.0,
+    lock_retry_delay=0.5, lock_on_retry="release", lock_wait_timeout=timedelta(minutes=5),
+    on_lock_lost="terminate", on_lock_error="run",
+)  # fmt: skip
 def charge(self: SingletonTask, account_id: int, amount: int) -> int:
     lease = self.lease
     assert_type(lease, Lease | InertLease)
@@ -97,17 +87,10 @@ def press(account_id: int) -> bool:
 
 def publish_with_options() -> None:
     result = sync_account.apply_async(
-        (42,),
-        lock="until_executing",
-        lock_key=("account_id",),
-        on_conflict="raise",
-        lock_ttl=3,
-        lock_queue_ttl=timedelta(minutes=3),
-        on_lock_error="run",
-        countdown=5,
-        queue="slow",
+        (42,), lock="until_executing", lock_key=("account_id",), on_conflict="raise", lock_ttl=3,
+        lock_queue_ttl=timedelta(minutes=3), on_lock_error="run", countdown=5, queue="slow",
         headers={"trace": "1"},
-    )
+    )  # fmt: skip
     assert_type(result, LockResult)
     sync_account.apply_async([42], {}, lock=None, eta=datetime.now(timezone.utc))
     sync_account.apply_async(kwargs={"account_id": 42}, on_conflict=only_paying_customers_wait)

@@ -48,12 +48,13 @@ def declare(app: Celery, base: type[Any], *, name: str = "shop.sync", **options:
         ({"unique_on": ["amount"]}, {}, ("until_executed", ("amount",), "skip", "skip", 3600)),
         ({"raise_on_duplicate": True}, {}, ("until_executed", None, "raise", "skip", 3600)),
         ({"lock_expiry": 60}, {}, ("until_executed", None, "skip", "skip", 60)),
-        ({}, {"raise_on_duplicate": True, "lock_expiry": 60}, ("until_executed", None, "raise", "skip", 60)),
+        ({}, {"raise_on_duplicate": True, "lock_expiry": 6}, ("until_executed", None, "raise", "skip", 6)),
         (
-            {"raise_on_duplicate": False, "lock_expiry": 5},
-            {"raise_on_duplicate": True, "lock_expiry": 60},
-            ("until_executed", None, "skip", "skip", 5),
+            {"raise_on_duplicate": False},
+            {"raise_on_duplicate": True},
+            ("until_executed", None, "skip", "skip", 3600),
         ),
+        ({"lock_expiry": 5}, {"lock_expiry": 60}, ("until_executed", None, "skip", "skip", 5)),
         # A project on its way: this package's options count.
         ({"unique_on": ["amount"], "lock_key": ()}, {}, ("until_executed", (), "skip", "skip", 3600)),
         ({"lock": "until_executing"}, {}, ("until_executing", None, "skip", "skip", 3600)),
@@ -232,25 +233,15 @@ NESTED = {"b": [1, {"z": "é", "a": None}], "a": 0.5}
     ("base", "options", "args", "kwargs", "key"),
     [
         (QueueOnce, {}, [7, "x"], {}, "qo_shop.sync_account_id-7_amount-x"),
-        (
-            QueueOnce,
-            {"once": {"keys": ["amount"]}},
-            [7],
-            {"amount": NESTED},
-            "qo_shop.sync_amount-{'a': 0.5, 'b': [1, \"{'a': None, 'z': 'é'}\"]}",
-        ),
+        (QueueOnce, {"once": {"keys": ["amount"]}}, [7], {"amount": NESTED},
+         "qo_shop.sync_amount-{'a': 0.5, 'b': [1, \"{'a': None, 'z': 'é'}\"]}"),
         (QueueOnce, {"once": {"keys": []}}, [7, "x"], {}, "qo_shop.sync"),
         (Singleton, {}, [7], {"amount": NESTED}, "SINGLETONLOCK_7890ed386f048fb63dc61b4dad66fb49"),
-        (
-            Singleton,
-            {"unique_on": ["amount", "account_id"]},
-            [7],
-            {"amount": NESTED},
-            "SINGLETONLOCK_8ca29d9878bcdac6c816d68478d8b2bb",
-        ),
+        (Singleton, {"unique_on": ["amount", "account_id"]}, [7], {"amount": NESTED},
+         "SINGLETONLOCK_8ca29d9878bcdac6c816d68478d8b2bb"),
         (Singleton, {"unique_on": []}, [7, "x"], {}, "SINGLETONLOCK_f5df09029ed025196047991e30400c65"),
     ],
-)
+)  # fmt: skip
 def test_the_other_librarys_key_is_its_own(
     app: Celery, base: Any, options: dict[str, Any], args: list[Any], kwargs: dict[str, Any], key: str
 ) -> None:

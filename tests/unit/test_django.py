@@ -114,6 +114,10 @@ def test_the_admin_page_of_the_docs_lists_and_releases_what_it_showed() -> None:
     use_store(project.app, store := MemoryStore())
     store.acquire("account:1", "task-1/x", 60.0, facts='{{"state": "running", "task": "proj.sync"}}')
     apps = ["admin", "auth", "contenttypes", "sessions", "messages"]
+    template = "django.template.loaders.locmem.Loader", {{"admin/locks.html": {template.code!r}}}
+    loaders = [template, "django.template.loaders.app_directories.Loader"]
+    processors = ["django.template.context_processors.request"]
+    processors += [f"django.contrib.{{app}}.context_processors.{{app}}" for app in ("auth", "messages")]
     kinds = {{"sessions": "Session", "auth": "Authentication", "messages": "Message"}}
     settings.configure(
         SECRET_KEY="x",
@@ -125,17 +129,7 @@ def test_the_admin_page_of_the_docs_lists_and_releases_what_it_showed() -> None:
         DATABASES={{"default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}}},
         TEMPLATES=[{{
             "BACKEND": "django.template.backends.django.DjangoTemplates",
-            "OPTIONS": {{
-                "loaders": [
-                    ("django.template.loaders.locmem.Loader", {{"admin/locks.html": {template.code!r}}}),
-                    "django.template.loaders.app_directories.Loader",
-                ],
-                "context_processors": [
-                    "django.template.context_processors.request",
-                    "django.contrib.auth.context_processors.auth",
-                    "django.contrib.messages.context_processors.messages",
-                ],
-            }},
+            "OPTIONS": {{"loaders": loaders, "context_processors": processors}},
         }}],
     )
     django.setup()
