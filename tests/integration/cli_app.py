@@ -48,26 +48,18 @@ def report(day: str) -> None:
     """Take one lock, called as the task is."""
 
 
-@app.task(base=SingletonTask, name="shop.alone", lock="while_executing", lock_key="one")
-def alone() -> None:
-    """Run one at a time."""
+def nothing() -> None:
+    """Take the lock that it is declared with."""
 
 
-@app.task(base=SingletonTask, name="shop.beside", lock="until_and_while_executing", lock_key="beside")
-def beside() -> None:
-    """Take two locks, one after the other."""
-
-
-@app.task(
-    base=SingletonTask, name="shop.three", lock_key="three", lock_limit=lambda _: 3, on_conflict="raise"
-)
-def three() -> None:
-    """Be held by three."""
-
-
-@app.task(base=SingletonTask, name="shop.two", lock="while_executing", lock_key=Resources("two:a", "two:b"))
-def two() -> None:
-    """Take two locks at once."""
+OTHERS: dict[str, dict[str, Any]] = {
+    "shop.alone": {"lock": "while_executing", "lock_key": "one"},
+    "shop.beside": {"lock": "until_and_while_executing", "lock_key": "beside"},
+    "shop.three": {"lock_key": "three", "lock_limit": lambda _: 3, "on_conflict": "raise"},
+    "shop.two": {"lock": "while_executing", "lock_key": Resources("two:a", "two:b")},
+}
+for name, options in OTHERS.items():
+    app.task(base=SingletonTask, name=name, **options)(nothing)
 
 
 @app.task(name="shop.plain")

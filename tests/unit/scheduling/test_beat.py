@@ -64,10 +64,9 @@ def away(_entry: Any) -> None:
     raise OperationalError("away")
 
 
-def identity(sent: Any) -> str:
+def identity(sent: Any) -> Any:
     """The tick that an entry or a message is sent for."""
-    tick: str = sent.options["headers"]["redislock_tick"]
-    return tick
+    return sent.options["headers"]["redislock_tick"]
 
 
 def once(scheduler: Any, act: Callable[[Any], None]) -> None:
@@ -78,11 +77,6 @@ def once(scheduler: Any, act: Callable[[Any], None]) -> None:
         act(entry)
 
     scheduler.publish = publish
-
-
-def pass_time(world: World, seconds: float) -> None:
-    """Let time pass in the middle of something, while no beat does anything."""
-    world.now += timedelta(seconds=seconds)
 
 
 def kill_at_publish(scheduler: Any, *, after: bool) -> list[str]:
@@ -360,7 +354,11 @@ def test_a_beat_that_stood_still_while_it_asked_goes_on_from_when_it_woke_up(wor
     world.run(60)
     world.kill(second)
     waits = iter([30])
-    world.states.before_take = lambda: pass_time(world, next(waits, 0))
+
+    def pass_time() -> None:
+        world.now += timedelta(seconds=next(waits, 0))
+
+    world.states.before_take = pass_time
     world.run(120)
     assert [each.minute for each in world.times("entry")] == [1, 2, 3]
 
