@@ -51,19 +51,15 @@ def test_a_limit_is_set_shown_and_taken_back(shop: Shop, words: list[str]) -> No
     assert call(shop, "limit", KEY).exit_code == 1
 
 
-@pytest.mark.usefixtures("task")
-def test_a_reset_says_that_there_was_nothing_to_reset(shop: Shop, caplog: Any) -> None:
-    """A key that was misspelt looks like one that was set otherwise. The log tells of changes only."""
+def test_the_limit_of_a_key_that_nobody_holds_is_shown_or_that_none_was_set(shop: Shop, caplog: Any) -> None:
+    """It counts for the next call. The log tells of changes only."""
+    task = shop.unique(body, **LOCK, lock_limit=3)
     done = call(shop, "limit", KEY, "--reset")
     said = f"nothing was set for {KEY}: its limit is the one that its task says\n"
     assert (done.exit_code, done.stdout) == (1, said)
     assert call(shop, "limit", KEY, "--reset", "--json").exit_code == 1
     assert caplog.messages == []
 
-
-def test_the_limit_of_a_key_that_nobody_holds_is_shown(shop: Shop) -> None:
-    """It counts for the next call."""
-    task = shop.unique(body, **LOCK, lock_limit=3)
     task.lock_for(7).limit(5, by="billing")
     shown = call(shop, "explain", "--quick", KEY)
     limit = answer(shop, "explain", "--quick", KEY)["limits"][KEY]

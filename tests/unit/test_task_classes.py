@@ -346,12 +346,7 @@ def test_the_first_of_two_bases_still_decides_their_options() -> None:
 
 def test_a_class_of_results_set_in_a_task_class_makes_its_results(shop: Shop) -> None:
     """The result is that of the task id, and tells duplicates."""
-
-    class SetTask(SingletonTask):
-        AsyncResult = AbortableAsyncResult
-
-    result = shop.unique(body, base=SetTask).AsyncResult("x")
-
-    assert result.id == "x"
+    base = type("SetTask", (SingletonTask,), {"AsyncResult": AbortableAsyncResult})
+    result = shop.unique(body, base=base).AsyncResult("x")
     assert isinstance(result, AbortableAsyncResult)
-    assert not result.is_duplicate
+    assert (result.id, result.is_duplicate) == ("x", False)

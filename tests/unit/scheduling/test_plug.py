@@ -42,6 +42,10 @@ def test_a_beat_without_a_unique_task_shares_what_is_named(monkeypatch: pytest.M
     prepare_beat(service())
     with pytest.raises(SystemExit, match=r"a tick\(\) of its own"):
         prepare_beat(service(redislock_beat=["nightly-*"]))
+    # The switches for an incident count here, too.
+    assert join(service(redislock_beat=False)) is None
+    monkeypatch.setenv("REDISLOCK_ENABLED", "0")
+    assert join(service()) is None
 
 
 @pytest.mark.parametrize(
@@ -79,13 +83,6 @@ def test_a_beat_that_shares_needs_a_lock_server(has_unique: bool, settings: Any,
             prepare_beat(beat)
     else:
         assert join(beat) is None
-
-
-def test_a_beat_that_is_switched_off_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``redislock_enabled`` is the switch for an incident, here too."""
-    assert join(service(redislock_beat=False)) is None
-    monkeypatch.setenv("REDISLOCK_ENABLED", "0")
-    assert join(service()) is None
 
 
 @pytest.mark.parametrize("lock_key", [None, "redbeat:lock"])
