@@ -346,6 +346,31 @@ def test_a_tick_that_no_other_follows_is_sent_once_more(world: World, make: Any,
     assert [*world.ticks("entry").values()] == [2]
 
 
+@pytest.mark.parametrize("interval", [0.5, 1, 2])
+def test_a_slow_answer_is_not_taken_for_a_schedule_that_is_always_due(world: World, interval: float) -> None:
+    """The entry is due again by then, and still the dead beat's tick is the only one that is sent again."""
+    sender, _ = world.pair(every(interval), interval * 2.5)
+    dead = kill_at_publish(sender, after=True)
+
+    def pass_time() -> None:
+        world.now += timedelta(seconds=interval if world.is_dead(sender) else 0)
+
+    world.states.before_take = pass_time
+    world.run(interval + 12)
+    assert len(world.sent) > 4
+    assert [tick for tick, times in world.ticks("entry").items() if times > 1] == dead
+
+
+def test_who_waits_for_a_dead_beat_asks_once_a_second(world: World) -> None:
+    """Whatever its own bound is: its interval is shorter now."""
+    kill_at_publish(world.beat({"entry": every(60)}), after=False)
+    world.run(60.1)
+    world.states.asked.clear()
+    world.beat({"entry": every(1)})
+    world.run(9)
+    assert world.states.asked.count("take") < 20
+
+
 def test_a_beat_that_stood_still_while_it_asked_goes_on_from_when_it_woke_up(world: World) -> None:
     """It goes on with a later tick than it had asked for, which would be due again from that moment."""
     first, second = (world.beat({"entry": at(minute="*")}) for _ in range(2))
