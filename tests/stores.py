@@ -17,11 +17,20 @@ import pytest
 import redis
 
 from celery_redislock.locks import LockStore, MemoryStore, connect
-from celery_redislock.store.store import Grant, Hold, Refusal
+from celery_redislock.store.store import Entry, Grant, Hold, Parked, Promotion, Refusal, Sweep
 from tests.clocks import AheadClock
 from tests.cluster import Cluster
 from tests.facts import wait_until
 from tests.servers import EmbeddedServer
+
+#: Tokens of as many jobs.
+JOBS = A, B, C, D, E, F = tuple(f"job-{each}/1" for each in "abcdef")
+
+#: Where entries that are given are published from.
+HOME = "amqp:here"
+
+#: What a claim says that a line has handed over.
+IN_LINE = '{"state":"queued","line":1}'
 
 #: What holders say about themselves in these tests.
 FACTS = {"host": "here", "state": "running"}
@@ -169,7 +178,8 @@ class RedisCase(StoreCase):
         """``named``: a client, or a callable, that names the server in place of its URL."""
         self.url = url
         self.prefix = f"test-{secrets.token_hex(6)}"
-        self.redis = connect(named or with_options(url, options), prefix=self.prefix, **store_options)
+        full_url = f"{url}{'&' if '?' in url else '?'}{options}" if options else url
+        self.redis = connect(named or full_url, prefix=self.prefix, **store_options)
         self.store = _watched(self.redis, self)
         self.client: redis.Redis = beside or redis.Redis.from_url(client_url or url)
 
@@ -321,11 +331,47 @@ class QuorumCase(StoreCase):
     expire_permit = pushed = lines = make_due = make_late = bounded = _nothing
 
 
-def with_options(url: str, options: str) -> str:
-    """The URL with more query options."""
-    if not options:
-        return url
-    return f"{url}{'&' if '?' in url else '?'}{options}"
+def park(
+    case: StoreCase, id_: str, kind: str = "push", *,
+    to: str | None = None, name: str = "n", facts: str = IN_LINE, text: str | None = None, store: Any = None,
+    **options: Any,
+) -> Parked:  # fmt: skip
+    """Park an entry whose text is its id, with what most tests do not care about."""
+    to = to or {"push": case.queue(), "give": HOME, "ring": case.queue("q:bell"), "hold": ""}[kind]
+    entry = Entry(kind, to, options.pop("ttl", 30.0), facts, text or id_)
+    parked: Parked = (store or case.store).park(
+        name, id_, entry, **{"nonce": secrets.token_hex(8), **options}
+    )
+    return parked
+
+
+def line_up(case: StoreCase, *ids: str, kind: str = "push", **options: Any) -> None:
+    """Let A hold the lock, and these wait."""
+    case.take(A)
+    for id_ in ids:
+        park(case, id_, kind, **options)
+
+
+def in_line(case: StoreCase, name: str = "n", *, handed_on: bool = False) -> list[str]:
+    """The ids that wait, in order; or of those that were handed the lock and have not started."""
+    length, waiters = case.store.waiting(name, handed_on=handed_on)
+    assert handed_on or length == len(waiters)
+    return [waiter.id for waiter in waiters]
+
+
+def at_home(case: Any, home: str = HOME) -> list[Promotion]:
+    """Let the store's process publish what it is given, and note it."""
+    store = case.memory if isinstance(case, MemoryCase) else case.redis
+    given: list[Promotion] = []
+    store.home = home
+    store.on_promoted = given.extend
+    return given
+
+
+def look(case: StoreCase, name: str = "n") -> Sweep:
+    """Let a worker look at the line."""
+    case.make_due(name)
+    return case.store.sweep()
 
 
 def server_names() -> list[str]:

@@ -24,7 +24,6 @@ TAKING_OVER = {
 #: So is a look at who would refuse a claim.
 LOOKING = {
     "test_a_held_lock_is_refused_to_every_other_token",
-    "test_a_refusal_names_the_holder_and_what_it_has_left",
     "test_who_looks_before_a_claim_takes_nothing_and_is_refused_by_others_only",
 }
 

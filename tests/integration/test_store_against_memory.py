@@ -21,9 +21,9 @@ from hypothesis.stateful import (
 )
 
 from celery_redislock.locks.readwrite import READERS
-from celery_redislock.store.store import Entry, Grant, Hold, Parked, Promotion, Refusal, Term, owner_of
-from tests.integration.test_store_limits import HOME, facts
-from tests.stores import MemoryCase, RedisCase
+from celery_redislock.store.store import Entry, Grant, Hold, Mark, Parked, Promotion, Refusal, Term, owner_of
+from tests.integration.test_store_limits import facts
+from tests.stores import HOME, MemoryCase, RedisCase
 
 #: How many may wait.
 MOST = 5
@@ -32,6 +32,10 @@ MOST = 5
 SEVERAL = [1, 2, 3, 3, None, READERS]
 
 any_of_them = st.integers(0, MOST)
+
+#: What a release leaves behind of a message; and the period that one asks for.
+MARKS = st.sampled_from([None, None, None, "done", "ending"])
+PERIODS = st.sampled_from([None, None, None, 600.0])
 
 #: What may be asked of a park.
 PARKS: dict[str, Any] = {
@@ -106,8 +110,8 @@ class Histories(RuleBasedStateMachine):
         self.waiting = {each.id: each for each in self.server.store.waiting("n")[1]}
         self.handed_on = {each.id: each for each in self.server.store.waiting("n", handed_on=True)[1]}
         self.places = [*self.waiting, *self.handed_on]
-        kinds = [each.kind for each in (*self.waiting.values(), *self.handed_on.values())]
-        self.is_data = bool(kinds) and (self.is_data or set(kinds) != {"ring"})
+        self.kinds = {each.id: each.kind for each in (*self.waiting.values(), *self.handed_on.values())}
+        self.is_data = bool(self.kinds) and (self.is_data or {*self.kinds.values()} != {"ring"})
 
     def ask(self, verb: str, *args: Any, **options: Any) -> Any:
         """Ask both for the same; return the answer, which must be the same."""
@@ -140,27 +144,41 @@ class Histories(RuleBasedStateMachine):
 
     # --- steps -----------------------------------------------------------------------------------
 
-    @rule(data=st.data(), weight=st.sampled_from([1, 1, 2]), starts=st.booleans())
-    def acquire(self, data: Any, weight: int, starts: bool) -> None:
+    @rule(data=st.data(), weight=st.sampled_from([1, 1, 2]), starts=st.booleans(), period=PERIODS)
+    def acquire(self, data: Any, weight: int, starts: bool, period: float | None) -> None:
         said = self.said(self.limit(data), weight, state="running" if starts else "queued")
-        self.ask("acquire", "n", self.fresh(), 30.0, starts_run=starts, **said)
+        self.ask("acquire", "n", self.fresh(), 30.0, starts_run=starts, period=period, **said)
+
+    @rule(which=any_of_them, period=PERIODS)
+    def look_before(self, which: int, period: float | None) -> None:
+        """As a publisher does that would claim."""
+        answers = [
+            store.look("n", self.one_of(which), limit=None, period=period) is None for _, store in self.cases
+        ]
+        assert answers[0] == answers[1]
 
     def limit(self, data: Any) -> int | None:
         return data.draw(st.sampled_from(self.limits))
 
-    @rule(data=st.data(), which=any_of_them)
-    def start(self, data: Any, which: int) -> None:
+    @rule(data=st.data(), which=any_of_them, period=PERIODS, asks=st.booleans())
+    def start(self, data: Any, which: int, period: float | None, asks: bool) -> None:
         """The message starts of a holder, or of one whose claim has ended; its worker may know another."""
         claim = self.one_of(which, *list(self.waiting)[:1], *self.handed_on)
-        said = self.said(self.limit(data), line=1)
+        said = {**self.said(self.limit(data), line=1), "period": period, "message": claim if asks else None}
         answer = self.ask(
             "acquire", "n", self.delivery_of(claim), 30.0, instead_of=claim, starts_run=True, **said
         )
         self.refused = claim if isinstance(answer, Refusal) else None
 
-    @rule(which=any_of_them)
-    def release(self, which: int) -> None:
-        self.ask("release", "n", self.one_of(which))
+    @rule(which=any_of_them, whose=any_of_them, leaves=MARKS, ends=st.booleans())
+    def release(self, which: int, whose: int, leaves: str | None, ends: bool) -> None:
+        """It may leave a mark of a message, and end the period that began with a token."""
+        token, message = self.one_of(which), self.one_of(whose)
+        # A process has none; and what was sent before, and has come back, may be sent once more.
+        sent = {*self.server.pushed(), *(each.id for each in self.given[self.server])}
+        has_mark = leaves and self.kinds.get(message) != "ring" and message not in sent
+        mark = Mark(message, 600.0, is_done=leaves == "done") if has_mark else None
+        self.ask("release", "n", token, mark=mark, opened_by=token if ends else None)
 
     @precondition(lambda self: self.holders)
     @rule(which=any_of_them)

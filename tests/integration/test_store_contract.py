@@ -21,30 +21,13 @@ either = pytest.mark.parametrize(
 Asked = Callable[[StoreCase, str], object]
 
 
-def test_a_free_lock_is_granted(case: StoreCase) -> None:
-    answer = granted(case.take(A))
-
-    assert (answer.taken_over, answer.repeated) == (False, False)
-    assert answer.sent_at <= answer.answered_at
-    assert case.holder() == A
-
-
 @either
-@pytest.mark.parametrize("token", [B, "job-a/2", "job-a", "job-a/", "job-a/11", ""])
-def test_a_held_lock_is_refused_to_every_other_token(case: StoreCase, asked: Asked, token: str) -> None:
+def test_a_held_lock_is_refused_to_every_other_token(case: StoreCase, asked: Asked) -> None:
     """Mutual exclusion: while a hold lives, nobody else gets one, not even the same owner's next run."""
-    case.take(A)
-
-    refused(asked(case, token))
-    assert case.holder() == A
-
-
-@either
-def test_a_refusal_names_the_holder_and_what_it_has_left(case: StoreCase, asked: Asked) -> None:
     case.take(A, 30.0)
-
-    hold = refused(asked(case, B)).hold
-
+    for token in (B, "job-a/2", "job-a", "job-a/", "job-a/11", ""):
+        hold = refused(asked(case, token)).hold
+        assert case.holder() == A
     assert (hold.name, hold.token, hold.owner) == ("n", A, "job-a")
     assert (hold.facts, hold.is_period) == (FACTS, False)
     assert 25.0 < hold.expires_in <= 30.0
@@ -53,7 +36,6 @@ def test_a_refusal_names_the_holder_and_what_it_has_left(case: StoreCase, asked:
 
 def test_locks_of_different_names_do_not_know_each_other(case: StoreCase) -> None:
     case.take(A, name="one")
-
     granted(case.take(B, name="two"))
     assert (case.holder("one"), case.holder("two")) == (A, B)
 
@@ -61,9 +43,7 @@ def test_locks_of_different_names_do_not_know_each_other(case: StoreCase) -> Non
 def test_acquiring_again_with_the_same_token_keeps_the_hold_and_starts_its_ttl_anew(case: StoreCase) -> None:
     """A request whose reply got lost is simply repeated; that is not told as a take-over."""
     first = granted(case.take(A, 5.0))
-
     second = granted(case.take(A, 30.0))
-
     assert (second.taken_over, second.repeated) == (False, True)
     assert second.fence > first.fence
     assert (case.remaining() or 0) > 25.0
@@ -72,27 +52,23 @@ def test_acquiring_again_with_the_same_token_keeps_the_hold_and_starts_its_ttl_a
 def test_an_expired_hold_is_anybodys(case: StoreCase) -> None:
     case.take(A)
     case.expire()
-
     granted(case.take(B))
     assert case.holder() == B
 
 
-@pytest.mark.parametrize("ttl", [0.25, 0.001, 0.9, 1.5, 86400.0])
+@pytest.mark.parametrize("ttl", [0.001, 0.9, 86400.0])
 def test_a_ttl_is_kept_to_the_millisecond(case: StoreCase, ttl: float) -> None:
     """What is left is the TTL less the time that has passed, neither rounded to seconds nor cut."""
     started = time.monotonic()
     case.take(A, ttl)
     left = case.remaining() or 0.0
     passed = time.monotonic() - started
-
     assert ttl - passed - 0.002 <= left <= ttl, "a millisecond of rounding for each of the two commands"
 
 
 def test_only_its_token_releases_a_hold(case: StoreCase) -> None:
     case.take(A)
-
     answer = case.store.release("n", B)
-
     assert not answer.released
     assert answer.held_by is not None
     assert (answer.held_by.token, case.holder()) == (A, A)
@@ -106,9 +82,7 @@ def test_a_release_that_comes_too_late_lets_nobody_in(case: StoreCase) -> None:
     case.take(A)
     case.expire()
     case.take(B)
-
     late = case.store.release("n", A)
-
     assert not late.released
     assert late.held_by is not None
     assert late.held_by.token == B
@@ -116,40 +90,36 @@ def test_a_release_that_comes_too_late_lets_nobody_in(case: StoreCase) -> None:
     assert case.store.renew([Term("n", B, 30.0)]).renewed == [True]
 
 
-@pytest.mark.parametrize("token", [B, "job-a", "job-a/", "job-a/11", "/1", "*", ""])
-def test_a_token_is_compared_whole(case: StoreCase, token: str) -> None:
+def test_a_token_is_compared_whole(case: StoreCase) -> None:
     """Neither an owner, nor a prefix, nor a longer token is the token."""
     case.take(A)
-
-    assert not case.store.release("n", token).released
-    assert case.store.renew([Term("n", token, 99.0)]).renewed == [False]
-    assert not case.store.force_release("n", expected=token).released
-    assert case.holder() == A
+    for token in (B, "job-a", "job-a/", "job-a/11", "/1", "*", ""):
+        assert not case.store.release("n", token).released
+        assert case.store.renew([Term("n", token, 99.0)]).renewed == [False]
+        assert not case.store.force_release("n", expected=token).released
+        assert case.holder() == A
     assert (case.remaining() or 99.0) <= 30.0
 
 
-def test_releasing_twice_is_harmless(case: StoreCase) -> None:
-    case.take(A)
-
+def test_a_free_lock_is_granted_and_releasing_it_twice_is_harmless(case: StoreCase) -> None:
+    grant = granted(case.take(A))
+    assert (grant.taken_over, grant.repeated) == (False, False)
+    assert grant.sent_at <= grant.answered_at
     answers = [case.store.release("n", A) for _ in range(3)]
-
     assert [answer.released for answer in answers] == [True, False, False]
     assert [answer.held_by for answer in answers] == [None] * 3
 
 
 def test_renewing_sets_the_full_ttl_and_never_adds_up(case: StoreCase) -> None:
     case.take(A, 5.0)
-
     for _ in range(3):
         assert case.store.renew([Term("n", A, 10.0)]).renewed == [True]
-
     assert 9.0 < (case.remaining() or 0.0) <= 10.0
 
 
 def test_renewing_never_creates_a_lock(case: StoreCase) -> None:
     case.take(A)
     case.expire()
-
     assert case.store.renew([Term("n", A, 30.0), Term("never", A, 30.0)]).renewed == [None, None]
     assert (case.holder(), case.holder("never")) == (None, None)
 
@@ -160,23 +130,16 @@ def test_a_batch_of_renewals_answers_each_in_its_place(case: StoreCase) -> None:
     for name in names[:3] + names[-3:]:
         case.store.acquire(name, A, 5.0, facts="{}")
     tokens = {names[1]: B, names[-2]: B}
-
     answer = case.store.renew([Term(name, tokens.get(name, A), 30.0) for name in names])
-
     assert list(answer.renewed) == [True, False, True, *[None] * 444, True, False, True]
-    assert (case.remaining(names[-1]) or 0.0) > 25.0
-
-
-def test_renewing_nothing_is_harmless(case: StoreCase) -> None:
     assert list(case.store.renew([]).renewed) == []
+    assert (case.remaining(names[-1]) or 0.0) > 25.0
 
 
 def test_a_lease_takes_over_its_claim_without_a_gap(case: StoreCase) -> None:
     """The old token is nothing any more."""
     claim = granted(case.take(A, 3600.0))
-
     lease = granted(case.take(B, 30.0, instead_of=A))
-
     assert (lease.taken_over, lease.repeated) == (True, False)
     assert lease.fence > claim.fence
     assert case.holder() == B
@@ -188,7 +151,6 @@ def test_a_lease_takes_over_its_claim_without_a_gap(case: StoreCase) -> None:
 def test_a_lease_whose_claim_is_gone_takes_a_free_lock(case: StoreCase) -> None:
     case.take(A)
     case.expire()
-
     assert not granted(case.take(B, instead_of=A)).taken_over
 
 
@@ -196,39 +158,23 @@ def test_a_claim_is_taken_over_once(case: StoreCase) -> None:
     """The same message delivered twice: the first delivery took the claim, the second finds it taken."""
     case.take(A)
     case.take(B, instead_of=A)
-
     assert refused(case.take(C, instead_of=A)).hold.token == B
 
 
 def test_taking_over_can_be_repeated(case: StoreCase) -> None:
     case.take(A)
-
     answers = [granted(case.take(B, instead_of=A)) for _ in range(2)]
-
     assert [(answer.taken_over, answer.repeated) for answer in answers] == [(True, False), (False, True)]
     assert case.holder() == B
-
-
-def test_looking_at_a_lock_changes_nothing(case: StoreCase) -> None:
-    assert case.store.inspect("n") is None
-    case.take(A, 30.0)
-
-    hold = case.store.inspect("n")
-
-    assert hold is not None
-    assert (hold.name, hold.token, hold.facts, hold.is_period) == ("n", A, FACTS, False)
-    assert 25.0 < hold.expires_in <= 30.0
-    assert case.store.release("n", A).released
 
 
 def test_who_looks_before_a_claim_takes_nothing_and_is_refused_by_others_only(case: StoreCase) -> None:
     """A publish that is repeated is no duplicate of itself, and what has expired refuses nobody."""
     assert case.store.look("n", B) is None
-    assert case.holder() is None
+    assert case.store.inspect("n") is None
     case.take(A)
     assert case.store.look("n", A) is None
     case.expire()
-
     assert case.store.look("n", B) is None
 
 
@@ -244,9 +190,7 @@ def test_an_operator_takes_the_lock_from_whom_it_saw_or_from_anybody(
     case.take(A)
     case.store.release("n", A)
     case.take(B)
-
     answer = case.store.force_release("n", expected=expected)
-
     assert answer.released is taken
     assert answer.held_by is not None
     assert (answer.held_by.token, case.holder()) == (B, None if taken else B)
@@ -259,7 +203,6 @@ def test_an_operator_takes_the_lock_from_whom_it_saw_or_from_anybody(
 def test_any_text_is_a_name(case: StoreCase, name: str) -> None:
     token = new_token("owner/with/slashes ✓")
     case.take(token, name=name)
-
     assert case.holder(name) == token
     assert case.store.names() == [name]
     assert case.store.release(name, token).released
@@ -269,7 +212,6 @@ def test_what_is_begun_is_answered_as_an_acquire_is(case: StoreCase) -> None:
     """Sent now, read later: granted, refused, granted again, and taken over."""
     terms = [(A, {}), (B, {}), (A, {}), (B, {"instead_of": A, "period": 60.0, "message": "m"})]
     answers = [case.store.begin("n", token, 30.0, facts=ABOUT, **more)() for token, more in terms]
-
     assert refused(answers.pop(1)).hold.token == A
     told = [(granted(each).repeated, granted(each).taken_over) for each in answers]
     assert told == [(False, False), (True, False), (False, True)]
@@ -281,7 +223,6 @@ def test_one_server_tells_its_time_and_nothing_else_does(case: StoreCase) -> Non
     before = time.time()
     now = case.store.clock()
     after = time.time()
-
     if isinstance(case, MemoryCase | ClusterCase):
         assert (now, case.store.other_prefixes()) == (None, [])
     else:

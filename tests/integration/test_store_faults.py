@@ -59,10 +59,8 @@ class TestLostMessages:
         answer = granted(_acquire(case, ttl=5.0))
         assert answer.repeated == (fault is Fault.REPLY_LOST)
         assert not answer.taken_over
-
         proxy.fail(fault)
         assert refused(_acquire(case, B)).hold.token == A
-
         proxy.fail(fault)
         assert case.redis.renew([Term("n", A, 10.0)]).renewed == [True]
         assert 5.0 < (case.remaining() or 0.0) <= 10.0
@@ -71,7 +69,6 @@ class TestLostMessages:
     def test_a_release_whose_request_was_lost_is_a_release(self, proxy: FaultyProxy, case: RedisCase) -> None:
         _acquire(case)
         proxy.fail(Fault.REQUEST_LOST)
-
         assert case.redis.release("n", A).released
         assert case.remaining() is None
 
@@ -82,9 +79,7 @@ class TestLostMessages:
         grant = granted(_acquire(case))
         lease = Lease(case.redis, Term("n", A, 30.0), grant)
         proxy.fail(Fault.REPLY_LOST)
-
         answer = case.redis.release("n", A)
-
         assert (answer.released, answer.repeated) == (False, True)
         assert answer.gave_back(trusted=lease.trusted)
 
@@ -95,7 +90,6 @@ class TestLostMessages:
         with Lock(case.redis, "n", wait=0) as lock:
             lock.check()
             proxy.fail(Fault.REPLY_LOST)
-
         assert (proxy.fired, case.remaining()) == (2, None)
 
     @pytest.mark.parametrize("losses", [1, 2])
@@ -108,17 +102,14 @@ class TestLostMessages:
         if verb != "acquire":
             _acquire(case)
         proxy.fail(fault, at=range(1, losses + 1))
-
         with suppress(LockUnavailable):
             WRITES[verb](case)
-
         assert proxy.fired == losses
         case.check_every_key_expires()
 
     def test_two_losses_in_a_row_are_said(self, proxy: FaultyProxy, case: RedisCase) -> None:
         proxy.fail(Fault.REQUEST_LOST)
         proxy.fail(Fault.REPLY_LOST, at=(2,))
-
         with pytest.raises(LockUnavailable):
             _acquire(case)
         assert granted(_acquire(case)).repeated
@@ -137,7 +128,6 @@ class TestMarkDone:
         case.redis.mark_done("n", "job-a/0", 60.0)
         waited = time.monotonic() - began
         assert wait_until(lambda: proxy.fired == 1, 10)
-
         assert case.redis.release("n", A).released
         assert waited < SOCKET_TIMEOUT
         assert time.monotonic() - began < 2 * SOCKET_TIMEOUT + 0.5
@@ -145,9 +135,7 @@ class TestMarkDone:
     def test_it_waits_for_no_slow_server(self, proxy: FaultyProxy, case: RedisCase) -> None:
         proxy.drag = 0.5 * SOCKET_TIMEOUT
         began = time.monotonic()
-
         case.redis.mark_done("n", "job-a/0", 60.0)
-
         assert time.monotonic() - began < 0.4 * SOCKET_TIMEOUT
 
 
@@ -167,7 +155,6 @@ class TestSlowServer:
             with suppress(LockUnavailable):
                 _acquire(case)
             took = time.monotonic() - began
-
         assert took < 7 * SOCKET_TIMEOUT + 0.45
 
     def test_a_new_connection_to_a_distant_server_may_take_both(
@@ -178,7 +165,6 @@ class TestSlowServer:
         url, timeout = tcp_server.redis_url, SOCKET_TIMEOUT
         with closing(RedisCase(proxy.url, client_url=url, socket_timeout=timeout)) as case:
             case.client.script_flush()
-
             granted(_acquire(case))
 
 
@@ -189,8 +175,6 @@ class TestBlackHole:
         _acquire(case)
         proxy.black_hole()
         began = time.monotonic()
-
         with pytest.raises(LockUnavailable):
             case.redis.renew([Term("n", A, 30.0)], within=0.05)
-
         assert time.monotonic() - began < SOCKET_TIMEOUT

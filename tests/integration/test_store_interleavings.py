@@ -23,7 +23,7 @@ from tests.stores import ABOUT, RedisCase, StoreCase, granted, refused
 A, B, C = "job-a/1", "job-b/1", "job-c/1"
 
 
-def test_a_holder_killed_right_after_acquiring_leaves_a_lock_that_ends(server_case: RedisCase) -> None:
+def test_a_holder_killed_right_after_acquiring_leaves_a_lock_that_ends(plain_case: RedisCase) -> None:
     """SETNX, then EXPIRE: killed between the two, the lock stays for ever."""
     program = textwrap.dedent(
         """
@@ -35,12 +35,12 @@ def test_a_holder_killed_right_after_acquiring_leaves_a_lock_that_ends(server_ca
         """
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, server_case.url, server_case.prefix], check=False, timeout=60
+        [sys.executable, "-c", program, plain_case.url, plain_case.prefix], check=False, timeout=60
     )
 
     assert done.returncode == -signal.SIGKILL
-    assert server_case.holder() == A
-    assert 0 < (server_case.remaining() or 0.0) <= 30.0
+    assert plain_case.holder() == A
+    assert 0 < (plain_case.remaining() or 0.0) <= 30.0
 
 
 @pytest.mark.parametrize("waiters", [1, 20])
@@ -50,35 +50,31 @@ def test_waiters_never_touch_a_dead_holders_end(case: StoreCase, waiters: int) -
     for _ in range(3):
         for number in range(waiters):
             refused(case.take(f"waiter-{number}/1", 3600.0))
-
     assert (case.remaining() or 99.0) <= 5.0
     case.expire()
     granted(case.take(B))
 
 
-def test_a_waiter_polling_to_the_last_moment_gets_the_lock_at_its_end(server_case: RedisCase) -> None:
+def test_a_waiter_polling_to_the_last_moment_gets_the_lock_at_its_end(plain_case: RedisCase) -> None:
     """A TTL rounded down to 0 s looked like none, and was set anew in the last half second."""
-    server_case.take(A, 0.3)
+    plain_case.take(A, 0.3)
     tokens = iter(f"waiter/{number}" for number in range(100_000))
+    assert wait_until(lambda: type(plain_case.take(next(tokens))).__name__ == "Grant", 5)
 
-    assert wait_until(lambda: type(server_case.take(next(tokens))).__name__ == "Grant", 5)
 
-
-def test_a_lock_that_goes_while_it_is_asked_for_is_no_error(server_case: RedisCase) -> None:
+def test_a_lock_that_goes_while_it_is_asked_for_is_no_error(plain_case: RedisCase) -> None:
     """SETNX fails, the holder releases, GET answers nothing: one script sees one state."""
     over, answers, deadline = threading.Event(), Counter[type](), time.monotonic() + 30
-
     with ThreadPoolExecutor(1) as pool:
-        others = pool.submit(_come_and_go, server_case.redis, over)
+        others = pool.submit(_come_and_go, plain_case.redis, over)
         try:
             while min(answers[Grant], answers[Refusal]) < 50 and time.monotonic() < deadline:
-                answer = server_case.redis.acquire("n", B, 30.0, facts=ABOUT)
+                answer = plain_case.redis.acquire("n", B, 30.0, facts=ABOUT)
                 answers[type(answer)] += 1
                 assert isinstance(answer, Grant) or refused(answer).hold.owner == "job"
-                server_case.redis.release("n", B)
+                plain_case.redis.release("n", B)
         finally:
             over.set()
-
     assert others.result() > 0
     assert min(answers[Grant], answers[Refusal]) >= 50
 

@@ -1,7 +1,6 @@
 """What every store promises where several may hold a lock: never more than the limit, each its own end."""
 
 import json
-import secrets
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from typing import Any
@@ -11,14 +10,13 @@ import pytest
 from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.exceptions import LockKeyError
 from celery_redislock.store.redisstore import SCRIPTS
-from celery_redislock.store.store import Entry, Grant, Hold, Mark, Parked, Refusal, Term
+from celery_redislock.store.store import Hold, Parked, Refusal, Term
 from celery_redislock.wire.scripts import script
+from tests import stores
 from tests.faults import Fault, FaultyProxy
-from tests.stores import RedisCase, StoreCase, granted, refused
+from tests.stores import JOBS, RedisCase, StoreCase, at_home, granted, in_line, line_up, look, refused
 
-A, B, C, D, E, F = (f"job-{each}/1" for each in "abcdef")
-
-HOME = "amqp:here"
+A, B, C, D, E, F = JOBS
 
 
 def facts(limit: int | None, **more: object) -> str:
@@ -34,13 +32,15 @@ def take(case: StoreCase, token: str, limit: int | None = 3, ttl: float = 30.0, 
     return case.store.acquire("n", token, ttl, facts=facts(limit, state=state), limit=limit, **options)
 
 
-def park(
-    case: StoreCase, id_: str, limit: int | None = 3, *, kind: str = "push", how: str = "refused"
-) -> Parked:
-    """Park a message whose text is its id."""
-    to = {"push": case.queue(), "give": HOME}[kind]
-    entry = Entry(kind, to, 30.0, facts(limit, state="queued", line=1), id_)
-    return case.store.park("n", id_, entry, nonce=secrets.token_hex(8), how=how)
+def park(case: StoreCase, id_: str, limit: int | None = 3) -> Parked:
+    """Park a message that was refused."""
+    return stores.park(case, id_, facts=facts(limit, state="queued", line=1), how="refused")
+
+
+def take_all(case: StoreCase, *tokens: str) -> None:
+    """Let each have a permit."""
+    for token in tokens:
+        granted(take(case, token))
 
 
 def holders(case: StoreCase) -> set[str]:
@@ -48,15 +48,9 @@ def holders(case: StoreCase) -> set[str]:
     return {hold.token for hold in case.store.holders("n")}
 
 
-def in_line(case: StoreCase) -> list[str]:
-    """Who waits, in order."""
-    return [waiter.id for waiter in case.store.waiting("n")[1]]
-
-
 def test_as_many_hold_a_lock_as_its_limit_says_and_no_more(case: StoreCase) -> None:
     """Law 1. Who is refused learns of all holders; above 1 there is no fence."""
     grants = [granted(take(case, token)) for token in (A, B, C)]
-
     assert [grant.fence for grant in grants] == [None] * 3
     refusal = refused(take(case, D))
     assert {hold.token for hold in refusal.holds} == {A, B, C} == holders(case)
@@ -68,7 +62,6 @@ def test_as_many_hold_a_lock_as_its_limit_says_and_no_more(case: StoreCase) -> N
 def test_one_that_knows_of_no_limit_finds_such_a_lock_held(case: StoreCase) -> None:
     """It takes no permit, and none is granted beside it; whoever holds one is named as its holder."""
     take(case, A)
-
     assert refused(take(case, B, None)).hold.token == A
     assert refused(case.store.acquire("n", B, 30.0, facts="{}")).hold.token == A
     assert refused(case.store.look("n", B)).hold.token == A
@@ -78,20 +71,10 @@ def test_one_that_knows_of_no_limit_finds_such_a_lock_held(case: StoreCase) -> N
     assert refused(take(case, A)).hold.token == B
 
 
-def test_a_limit_of_one_is_an_exclusive_lock(case: StoreCase) -> None:
-    """A callable says 1 for some keys: their fences order them."""
-    assert granted(take(case, A, 1)).fence
-    refused(take(case, B, 3))
-    case.store.release("n", A)
-    take(case, B, 3)
-    refused(take(case, A, 1))
-
-
 @pytest.mark.parametrize("first", [2, 3])
 def test_where_processes_disagree_the_least_limit_of_the_holders_counts(case: StoreCase, first: int) -> None:
     take(case, A, first)
     take(case, B, 5 - first)
-
     assert isinstance(take(case, C, 3), Refusal)
     assert isinstance(take(case, C, 2), Refusal)
     # The one that knew 2 has gone.
@@ -104,7 +87,6 @@ def test_where_processes_disagree_the_least_limit_of_the_holders_counts(case: St
 def test_a_second_delivery_never_takes_a_second_permit(case: StoreCase) -> None:
     """Law 1: one task id is one holder, however often its message is delivered, and wherever it waits."""
     take(case, "job-a/1")
-
     refusal = refused(take(case, "job-a/2"))
     assert [hold.token for hold in refusal.holds] == ["job-a/1"]
     assert granted(take(case, "job-a/1")).repeated
@@ -117,9 +99,7 @@ def test_a_second_delivery_never_takes_a_second_permit(case: StoreCase) -> None:
 
 
 def test_a_claim_becomes_a_lease_within_its_permit(case: StoreCase) -> None:
-    for token in (A, B, C):
-        take(case, token)
-
+    take_all(case, A, B, C)
     assert granted(take(case, "job-a/run", instead_of=A)).taken_over
     assert holders(case) == {"job-a/run", B, C}
     assert case.store.hand_on("n", "job-a/run", "job-a/again", 30.0, facts=facts(3)).released
@@ -131,10 +111,8 @@ def test_a_claim_becomes_a_lease_within_its_permit(case: StoreCase) -> None:
 
 def test_a_crashed_holders_permit_returns_after_its_own_ttl(case: StoreCase) -> None:
     """The others hold theirs meanwhile, and renew them."""
-    for token in (A, B, C):
-        take(case, token)
+    take_all(case, A, B, C)
     case.expire_permit(B)
-
     renewed = case.store.renew([Term("n", token, 60.0) for token in (A, B, C, D)]).renewed
     assert list(renewed) == [True, None, True, None]
     granted(take(case, D))
@@ -144,48 +122,18 @@ def test_a_crashed_holders_permit_returns_after_its_own_ttl(case: StoreCase) -> 
 
 
 def test_whoever_ends_a_hold_lets_the_next_in_line_start(case: StoreCase) -> None:
-    for token in (A, B, C):
-        take(case, token)
+    take_all(case, A, B, C)
     for id_ in (D, E, "job-f/1"):
         assert park(case, id_).word == "parked"
-
     assert case.store.release("n", B).released
     assert case.store.force_release("n", expected=C).released
     assert case.pushed() == [D, E]
     # Nobody goes before those that wait, also where there is room.
     case.expire_permit(A)
     assert isinstance(take(case, "job-x/1"), Refusal)
-    case.make_due()
-    assert {hold.token for hold in case.store.sweep().held} >= {D, E}
+    assert {hold.token for hold in look(case).held} >= {D, E}
     assert case.pushed() == [D, E, "job-f/1"]
     assert granted(take(case, "job-d/run", instead_of=D)).taken_over
-
-
-def test_all_in_line_start_at_once_for_whom_there_is_room(case: StoreCase) -> None:
-    """One step that makes room for three lets three start, and no fourth."""
-    case.store.limit("n", 1, ttl=60.0)
-    granted(take(case, A))
-    for id_ in (B, C, D, E):
-        park(case, id_)
-    assert in_line(case) == [B, C, D, E]
-
-    case.store.limit("n", 4, ttl=60.0)
-
-    assert holders(case) == {A, B, C, D}
-    assert in_line(case) == [E]
-
-
-def test_a_message_that_was_handed_a_permit_may_be_done(case: StoreCase) -> None:
-    """It goes without a permit, and the next in line has it."""
-    take(case, A, 2)
-    take(case, B, 2)
-    park(case, C, 2)
-    park(case, D, 2)
-    case.store.mark_done("n", C, 60.0)
-
-    case.store.release("n", A)
-    assert case.pushed() == [C, D]
-    assert holders(case) == {B, D}
 
 
 def test_an_exclusive_waiter_gets_its_turn_when_the_permits_have_drained(case: StoreCase) -> None:
@@ -194,7 +142,6 @@ def test_an_exclusive_waiter_gets_its_turn_when_the_permits_have_drained(case: S
     take(case, B)
     park(case, C, 1)
     park(case, D, 3)
-
     assert isinstance(take(case, E), Refusal)
     case.store.release("n", A)
     assert (case.pushed(), in_line(case)) == ([], [C, D])
@@ -234,37 +181,14 @@ def test_a_limit_that_is_set_replaces_those_of_the_processes_until_its_end(case:
 
 def test_a_period_counts_and_begins_for_each_that_is_accepted(case: StoreCase) -> None:
     granted(take(case, A, period=60.0))
-
     assert refused(take(case, B, period=60.0)).because == "period"
     granted(take(case, C))
     case.store.release("n", A, opened_by=A)
     granted(take(case, B, period=60.0))
 
 
-def test_claims_of_these_owners_are_released_and_runs_are_not(case: StoreCase) -> None:
-    """A revoke by header, on a lock that several hold."""
-    take(case, A)
-    for token in (B, C):
-        case.store.acquire("n", token, 30.0, facts=facts(3, state="queued"), limit=3)
-    park(case, D)
-
-    assert set(case.store.release_claims(["job-a", "job-b"])) == {("n", B)}
-    assert holders(case) == {A, C, D}
-
-
-def test_a_mark_is_left_and_looked_at_as_for_an_exclusive_lock(case: StoreCase) -> None:
-    take(case, A, 2)
-    case.store.release("n", A, mark=Mark("job-a/m", 60.0, is_done=True))
-
-    answer = take(case, B, 2, message="job-a/m")
-    assert not isinstance(answer, Grant)
-    assert holders(case) == set()
-
-
 def test_an_operator_takes_all_permits_or_one(case: StoreCase) -> None:
-    for token in (A, B, C):
-        take(case, token)
-
+    take_all(case, A, B, C)
     kept = case.store.force_release("n", expected=D)
     assert not kept.released
     assert kept.held_by is not None
@@ -279,20 +203,6 @@ def test_an_operator_takes_all_permits_or_one(case: StoreCase) -> None:
     assert list(case.store.renew([Term("n", A, 30.0)]).renewed) == [None]
 
 
-def test_a_message_whose_place_an_operator_takes_away_waits_again_before_the_others(case: StoreCase) -> None:
-    """Law 2: on its way, it is served as long as it has not started, and no other one passes it."""
-    take(case, A, 1)
-    for each in (B, C):
-        park(case, each, 2)
-    case.store.release("n", A)
-    assert holders(case) == {B, C}
-    park(case, D, 2)
-
-    assert case.store.force_release("n", expected=B).released
-
-    assert (holders(case), in_line(case)) == ({B, C}, [D])
-
-
 def test_only_those_are_listed_that_hold(case: StoreCase) -> None:
     take(case, A)
     assert case.store.names() == ["n"]
@@ -303,86 +213,40 @@ def test_only_those_are_listed_that_hold(case: StoreCase) -> None:
     assert case.store.names() == []
 
 
-def test_whoever_knows_only_strings_finds_the_lock_held(server_case: RedisCase) -> None:
+def test_whoever_knows_only_strings_finds_the_lock_held(plain_case: RedisCase) -> None:
     """``GET``, and another program's ``SET NX`` on the same key."""
-    take(server_case, A)
+    take(plain_case, A)
+    assert plain_case.client.get(plain_case.key()) == b'permits/3\0{"limit":3}'
+    assert not plain_case.client.set(plain_case.key(), "theirs", nx=True, px=1000)
+    assert isinstance(plain_case.store.inspect("n"), Hold)
+    plain_case.store.release("n", A)
+    assert plain_case.client.set(plain_case.key(), "theirs", nx=True, px=60_000)
+    assert refused(take(plain_case, B)).hold.token == "theirs"
 
-    assert server_case.client.get(server_case.key()) == b'permits/3\0{"limit":3}'
-    assert not server_case.client.set(server_case.key(), "theirs", nx=True, px=1000)
-    assert isinstance(server_case.store.inspect("n"), Hold)
-    server_case.store.release("n", A)
-    assert server_case.client.set(server_case.key(), "theirs", nx=True, px=60_000)
-    assert refused(take(server_case, B)).hold.token == "theirs"
 
-
-def test_an_index_of_another_type_keeps_nobody_from_a_permit(server_case: RedisCase) -> None:
+def test_an_index_of_another_type_keeps_nobody_from_a_permit(plain_case: RedisCase) -> None:
     """It is somebody else's key."""
-    index = f"{server_case.prefix}:index"
-    server_case.client.set(index, "theirs", px=60_000)
+    index = f"{plain_case.prefix}:index"
+    plain_case.client.set(index, "theirs", px=60_000)
     for number in range(40):  # by one in sixteen expired entries are taken off
         token = f"job-{number}/1"
-        granted(take(server_case, token))
-        assert server_case.store.renew([Term("n", token, 30.0)]).renewed == [True]
-        assert server_case.store.release("n", token).released
+        granted(take(plain_case, token))
+        assert plain_case.store.renew([Term("n", token, 30.0)]).renewed == [True]
+        assert plain_case.store.release("n", token).released
 
 
-def test_nothing_is_left_when_nobody_holds_it(server_case: RedisCase) -> None:
-    take(server_case, A)
-    take(server_case, B)
-    server_case.store.release("n", A)
-    server_case.store.release("n", B)
-
-    assert server_case.keys() == []
+def test_nothing_is_left_when_nobody_holds_it(plain_case: RedisCase) -> None:
+    take(plain_case, A)
+    take(plain_case, B)
+    plain_case.store.release("n", A)
+    plain_case.store.release("n", B)
+    assert plain_case.keys() == []
 
 
 def test_a_look_finds_room_for_one_more(case: StoreCase) -> None:
-    for token in (A, B):
-        take(case, token)
-
+    take_all(case, A, B)
     assert case.store.look("n", C, limit=3) is None
     assert case.store.look("n", C, limit=2) is not None
-
-
-def test_what_was_given_lives_on_when_it_is_settled_and_leaves_its_line_when_it_starts(
-    case: StoreCase,
-) -> None:
-    """Its publisher may die before it has settled that."""
-    store: Any = getattr(case, "memory", None) or getattr(case, "redis", None)
-    store.home = HOME
-    take(case, A, 2)
-    take(case, B, 2)
-    park(case, C, 2, kind="give")
-    park(case, D, 2, kind="give")
-    case.store.release("n", A)
-    case.store.release("n", B)
-
-    assert case.store.settle("n", C, 300.0)
-    assert {hold.token: hold.expires_in > 200.0 for hold in case.store.holders("n")} == {C: True, D: False}
-    assert granted(take(case, "job-d/run", 2, instead_of=D)).taken_over
-    assert in_line(case) == []
-
-
-@pytest.mark.parametrize("others", [0, 2])
-def test_a_run_that_knows_no_limit_takes_over_the_claim_that_was_made_under_one(
-    case: StoreCase, others: int
-) -> None:
-    """Its worker was not deployed yet. Other claims run nothing, and each asks for itself when it starts."""
-    for token in (B, C)[:others]:
-        take(case, token, state="queued", starts_run=False)
-    take(case, A, state="queued", starts_run=False)
-
-    grant = granted(take(case, "job-a/run", None, instead_of=A))
-    assert grant.taken_over
-    assert granted(take(case, "job-a/run", None, instead_of=A)).repeated
-    # With others beside it no number orders them.
-    assert bool(grant.fence) == (others == 0)
-    assert holders(case) == {"job-a/run", *(B, C)[:others]}
-    # From now on it counts as one that knows the limit 1.
-    assert isinstance(take(case, D, 3), Refusal)
-    assert case.store.hand_on("n", "job-a/run", "job-a/again", 30.0, facts=facts(None)).released
-    assert isinstance(take(case, D, 3), Refusal)
-    assert case.store.release("n", "job-a/again").released
-    assert isinstance(take(case, D, 3), Grant)
 
 
 @pytest.mark.parametrize(
@@ -398,7 +262,6 @@ def test_a_claim_made_under_another_limit_gives_its_place_up_where_as_many_run_a
     take(case, B, state="queued", starts_run=False)
     granted(take(case, "job-a/run", running, instead_of=A))
     case.store.limit("n", told, ttl=60.0)
-
     for _ in range(2):  # its answer may get lost
         assert refused(take(case, "job-b/run", starting, instead_of=B)).hold.token == "job-a/run"
         assert holders(case) == {"job-a/run"}
@@ -409,53 +272,10 @@ def test_a_claim_made_under_another_limit_gives_its_place_up_where_as_many_run_a
     granted(take(case, "job-b/run", starting, instead_of=B))
 
 
-def test_a_message_that_is_parked_anew_stays_when_its_first_publish_is_settled(case: StoreCase) -> None:
-    """Law 6: it was received, and refused, before its publisher could settle; it keeps its place."""
-    store: Any = getattr(case, "memory", None) or getattr(case, "redis", None)
-    store.home = HOME
-    take(case, A)
-    take(case, B)
-    park(case, C, 2, kind="give")
-    case.store.release("n", B)
-    assert (holders(case), in_line(case)) == ({A, C}, [C])
-
-    assert refused(take(case, "job-c/run", None, instead_of=C)).hold.token == A
-    assert in_line(case) == [C]
-    assert park(case, C, None, kind="give").word == "repeated"
-    for _ in range(2):  # its answer may get lost
-        assert not case.store.settle("n", C, 300.0)
-        assert in_line(case) == [C]
-    case.store.release("n", A)
-    assert (holders(case), in_line(case)) == ({C}, [C])
-    granted(take(case, "job-c/run", None, instead_of=C))
-    assert in_line(case) == []
-    # A copy of it, that goes without the lock.
-    case.store.release("n", "job-c/run", mark=Mark(C, 60.0, is_done=True))
-    park(case, C, None, kind="give")
-    assert case.store.settle("n", C, 300.0)
-    assert in_line(case) == []
-
-
-def test_a_copy_that_waits_for_its_own_run_bars_nobody_from_a_free_place(case: StoreCase) -> None:
-    """Law 2: a publish is refused for those only that will have the place before it."""
-    take(case, A)
-    take(case, B)
-    park(case, "job-a/2")
-
-    assert isinstance(case.store.look("n", C, limit=3), type(None))
-    granted(take(case, C, starts_run=False))
-    assert isinstance(take(case, D), Refusal)
-    case.store.release("n", B)
-    park(case, "job-c/2")
-    granted(take(case, E))
-    assert in_line(case) == ["job-a/2", "job-c/2"]
-
-
 def test_an_operators_release_of_one_ends_the_period_that_began_with_it(case: StoreCase) -> None:
     """Not another one's; and also where its claim has become a lease."""
     take(case, A, period=60.0)
     take(case, B)
-
     case.store.force_release("n", expected=B)
     assert refused(take(case, C, period=60.0)).because == "period"
     granted(take(case, "job-a/run", instead_of=A))
@@ -467,7 +287,6 @@ def test_an_operators_release_of_one_ends_the_period_that_began_with_it(case: St
 def test_a_task_may_be_called_permits(case: StoreCase, limit: int | None) -> None:
     """Its token begins as the marker of a lock that several may hold."""
     granted(take(case, "permits/1", limit))
-
     assert holders(case) == {"permits/1"}
     assert isinstance(take(case, A, None), Refusal)
     assert isinstance(take(case, A, limit), Refusal) == (limit is None)
@@ -476,13 +295,12 @@ def test_a_task_may_be_called_permits(case: StoreCase, limit: int | None) -> Non
     assert case.store.release("n", "permits/1").released
 
 
-def test_a_lock_whose_marker_was_deleted_by_hand_has_no_more_room_than_before(server_case: RedisCase) -> None:
+def test_a_lock_whose_marker_was_deleted_by_hand_has_no_more_room_than_before(plain_case: RedisCase) -> None:
     """The permits are there still."""
-    take(server_case, A, 1)
-    server_case.client.delete(server_case.key())
-
-    assert isinstance(take(server_case, B, 1), Refusal)
-    assert isinstance(server_case.store.acquire("n", B, 30.0, facts=facts(2), limit=2), Refusal)
+    take(plain_case, A, 1)
+    plain_case.client.delete(plain_case.key())
+    assert isinstance(take(plain_case, B, 1), Refusal)
+    assert isinstance(plain_case.store.acquire("n", B, 30.0, facts=facts(2), limit=2), Refusal)
 
 
 def test_claims_of_several_owners_end_at_once_and_those_who_wait_know_other_limits(case: StoreCase) -> None:
@@ -492,44 +310,39 @@ def test_claims_of_several_owners_end_at_once_and_those_who_wait_know_other_limi
     take(case, C)
     park(case, D, 2)
     park(case, E, 1)
-
-    assert set(case.store.release_claims(["job-a", "job-b"])) == {("n", A), ("n", B)}
-    assert (holders(case), in_line(case)) == ({C, D}, [E])
+    assert set(case.store.release_claims(["job-a", "job-b", "job-c"])) == {("n", A), ("n", B)}
+    assert (holders(case), in_line(case)) == ({C, D}, [E]), "a run keeps its permit"
     assert isinstance(take(case, "job-x/1"), Refusal)
 
 
-def test_a_lock_of_broken_holders_keeps_the_trouble_to_itself(server_case: RedisCase) -> None:
+def test_a_lock_of_broken_holders_keeps_the_trouble_to_itself(plain_case: RedisCase) -> None:
     """Another program's key in their place: other lines are looked at, and other claims released."""
-    take(server_case, A)
-    park(server_case, B, 1)
-    server_case.store.acquire("m", C, 30.0, facts=facts(3, state="queued"), limit=3)
-    server_case.client.delete(server_case.key(part="holders"))
-    server_case.client.set(server_case.key(part="holders"), "theirs", px=60_000)
-    server_case.make_due()
-
-    sweep = server_case.store.sweep()
+    take(plain_case, A)
+    park(plain_case, B, 1)
+    plain_case.store.acquire("m", C, 30.0, facts=facts(3, state="queued"), limit=3)
+    plain_case.client.delete(plain_case.key(part="holders"))
+    plain_case.client.set(plain_case.key(part="holders"), "theirs", px=60_000)
+    sweep = look(plain_case)
     assert [name for name, _ in sweep.broken] == ["n"]
     assert "WRONGTYPE" in sweep.broken[0][1]
-    assert set(server_case.store.release_claims(["job-a", "job-c"])) == {("m", C)}
+    assert set(plain_case.store.release_claims(["job-a", "job-c"])) == {("m", C)}
 
 
 @pytest.mark.parametrize("end", ["release", "force_release"])
-def test_a_period_of_another_type_refuses_the_whole_end_of_a_hold(server_case: RedisCase, end: str) -> None:
+def test_a_period_of_another_type_refuses_the_whole_end_of_a_hold(plain_case: RedisCase, end: str) -> None:
     """And not a half of it: those who wait would not be served."""
-    take(server_case, A)
-    server_case.client.rpush(server_case.key(part="period"), "theirs")
-    server_case.client.pexpire(server_case.key(part="period"), 60_000)
-
-    verb = getattr(server_case.store, end)
+    take(plain_case, A)
+    plain_case.client.rpush(plain_case.key(part="period"), "theirs")
+    plain_case.client.pexpire(plain_case.key(part="period"), 60_000)
+    verb = getattr(plain_case.store, end)
     with pytest.raises(LockKeyError):
         verb("n", **{"release": {"token": A, "opened_by": A}, "force_release": {"expected": A}}[end])
-    assert holders(server_case) == {A}
+    assert holders(plain_case) == {A}
 
 
 def test_all_of_many_holders_are_told(case: StoreCase) -> None:
     for number in range(1200):
         take(case, f"job-{number}/1", 2000, 600.0)
-
     assert len(case.store.holders("n")) == 1200
 
 
@@ -540,7 +353,6 @@ def test_a_limit_that_no_script_can_write_gives_every_place(case: StoreCase, lim
         granted(take(case, token, limit))
     case.store.limit("n", limit, ttl=60.0)
     granted(take(case, C, limit))
-
     assert holders(case) == {A, B, C}
     assert list(case.store.renew([Term("n", A, 30.0)]).renewed) == [True]
     for token in (A, B, C):
@@ -548,16 +360,15 @@ def test_a_limit_that_no_script_can_write_gives_every_place(case: StoreCase, lim
     assert holders(case) == set()
 
 
-def test_a_marker_whose_number_an_old_version_could_not_write_is_one(server_case: RedisCase) -> None:
+def test_a_marker_whose_number_an_old_version_could_not_write_is_one(plain_case: RedisCase) -> None:
     """A number from 2**63 on was written below zero. Its holders are seen, and others get their places."""
-    take(server_case, A, 2**63 - 1)
-    server_case.client.set(server_case.key(), f'permits/{-(2**63)}\0{{"limit":{-(2**63)}}}', px=30_000)
-
-    assert holders(server_case) == {A}
-    granted(take(server_case, B, 3))
-    assert refused(take(server_case, C, 2)).because == "run"
-    assert server_case.store.release("n", A).released
-    assert holders(server_case) == {B}
+    take(plain_case, A, 2**63 - 1)
+    plain_case.client.set(plain_case.key(), f'permits/{-(2**63)}\0{{"limit":{-(2**63)}}}', px=30_000)
+    assert holders(plain_case) == {A}
+    granted(take(plain_case, B, 3))
+    assert refused(take(plain_case, C, 2)).because == "run"
+    assert plain_case.store.release("n", A).released
+    assert holders(plain_case) == {B}
 
 
 def letters(tokens: Iterable[str]) -> list[str]:
@@ -597,6 +408,30 @@ REQUESTS: dict[str, tuple[Callable[[RedisCase], object], str, str]] = {
 }
 
 
+def hand_on_to_one_that_is_done(case: RedisCase) -> object:
+    case.client.set(case.key(part=f"mark:{F}"), 1, px=60_000)
+    return case.redis.hand_on("n", A, F, 30.0, facts=facts(None))
+
+
+def alone_and_expired(case: RedisCase) -> object:
+    case.expire()
+    case.make_due()
+    return case.redis.sweep()
+
+
+#: The same of a lock that A holds alone. A force-release that means anybody takes the next one's too.
+ALONE: dict[str, tuple[Callable[[RedisCase], object], str, str]] = {
+    "release": (lambda case: case.redis.release("n", A), "D", "E"),
+    "release_and_store": (store_result, "D", "E"),
+    "force_release": (lambda case: case.redis.force_release("n", expected=A), "D", "E"),
+    "leave, which it holds": (lambda case: case.redis.leave("n", A), "D", "E"),
+    "leave": (lambda case: case.redis.leave("n", D), "A", "E"),
+    "hand_on": (hand_on_to_one_that_is_done, "D", "E"),
+    "park": (lambda case: park(case, F, None), "A", "DEF"),
+    "sweep": (alone_and_expired, "D", "E"),
+}
+
+
 @pytest.fixture
 def cut_off(proxy: FaultyProxy, tcp_server: EmbeddedServer) -> Iterator[RedisCase]:
     """A store whose answers get lost; its server knows its scripts."""
@@ -609,22 +444,36 @@ def cut_off(proxy: FaultyProxy, tcp_server: EmbeddedServer) -> Iterator[RedisCas
 
 
 @pytest.mark.parametrize("fault", [Fault.REQUEST_LOST, Fault.REPLY_LOST], ids=lambda fault: fault.name)
-@pytest.mark.parametrize("request_", REQUESTS)
+@pytest.mark.parametrize(
+    ("limit", "request_"), [*((3, each) for each in REQUESTS), *((None, each) for each in ALONE)]
+)
 def test_a_request_whose_answer_gets_lost_is_carried_out_once(
-    proxy: FaultyProxy, cut_off: RedisCase, request_: str, fault: Fault
+    proxy: FaultyProxy, cut_off: RedisCase, limit: int | None, request_: str, fault: Fault
 ) -> None:
     """Law 1: never a fourth holder, and none for two; those who wait are served once each, in order."""
-    ask, held_by, line = REQUESTS[request_]
-    for token in (A, B):
-        take(cut_off, token)
-    cut_off.redis.acquire("n", C, 30.0, facts=facts(3, state="queued"), limit=3)
+    ask, held_by, line = (REQUESTS if limit else ALONE)[request_]
+    for token in (A, B) if limit else (A,):
+        take(cut_off, token, limit)
+    if limit:
+        cut_off.redis.acquire("n", C, 30.0, facts=facts(3, state="queued"), limit=3)
     for id_ in (D, E):
-        park(cut_off, id_)
+        park(cut_off, id_, limit)
     proxy.fail(fault)
-
     ask(cut_off)
-
     assert proxy.fired == 1
     assert sorted(letters(hold.token for hold in cut_off.redis.holders("n"))) == [*held_by]
     assert letters(in_line(cut_off)) == [*line]
     assert letters(cut_off.pushed()) == [each for each in held_by if each in "DE"]
+
+
+def test_what_was_given_in_an_answer_that_got_lost_is_given_again_when_its_claim_has_run_out(
+    proxy: FaultyProxy, cut_off: RedisCase
+) -> None:
+    given = at_home(cut_off)
+    line_up(cut_off, B, kind="give")
+    proxy.fail(Fault.REPLY_LOST, of="release")
+    assert cut_off.store.release("n", A).promoted == ()
+    assert (cut_off.holder(), given) == (B, [])
+    cut_off.expire()
+    look(cut_off)
+    assert [each.id for each in given] == [B]

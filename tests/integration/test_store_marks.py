@@ -42,7 +42,6 @@ class TestMark:
         if holder is not None:
             case.expire()
             case.take(holder)
-
         assert case.store.release("n", A, mark=mark).released is (holder is None)
         assert (_mark_of(case), case.holder()) == (mark.is_done, holder)
 
@@ -51,59 +50,29 @@ class TestMark:
         case.take(A)
         case.store.release("n", A, mark=ENDING)
         case.expire(part=f"mark:{MESSAGE}")
-
         granted(case.take(B, message=MESSAGE))
-
-    def test_it_comes_before_the_messages_own_claim(self, case: StoreCase) -> None:
-        case.take(MESSAGE)
-        case.store.mark_done("n", MESSAGE, 60.0)
-
-        assert isinstance(case.take(B, instead_of=MESSAGE, message=MESSAGE), Marked)
-        assert case.holder() == MESSAGE
-
-    def test_it_comes_before_the_period(self, case: StoreCase) -> None:
-        case.take(A, period=60.0)
-        case.store.release("n", A, mark=DONE)
-
-        assert isinstance(case.take(B, message=MESSAGE, period=60.0), Marked)
-
-    def test_a_repeated_request_keeps_its_hold_in_spite_of_it(self, case: StoreCase) -> None:
-        case.take(A)
-        case.store.mark_done("n", MESSAGE, 60.0)
-
-        assert granted(case.take(A, message=MESSAGE)).repeated
-
-    def test_it_is_nothing_to_other_messages_or_names(self, case: StoreCase) -> None:
-        case.store.mark_done("n", MESSAGE, 60.0)
-
-        granted(case.take(A, message="another"))
-        granted(case.take(A, name="other", message=MESSAGE))
-        granted(case.take(A))
 
     def test_ending_becomes_done_and_leaves_every_hold(self, case: StoreCase) -> None:
         case.take(A)
         case.store.release("n", A, mark=ENDING)
         case.take(B)
         case.store.mark_done("n", MESSAGE, 60.0)
-
         assert (_mark_of(case), case.holder()) == (True, B)
 
     def test_done_is_never_overwritten_by_ending(self, case: StoreCase) -> None:
         """A release that comes late, or is repeated."""
         case.store.mark_done("n", MESSAGE, 60.0)
-
         case.store.release("n", A, mark=ENDING)
         assert _mark_of(case) is True
         case.store.hand_on("n", A, B, 30.0, facts=ABOUT, mark=ENDING)
         assert _mark_of(case) is True
 
-    def test_a_mark_of_another_type_keeps_no_lock(self, server_case: RedisCase) -> None:
-        key = server_case.key(part=f"mark:{MESSAGE}")
-        server_case.client.hset(key, "field", "value")
-        server_case.client.pexpire(key, 30_000)
-        server_case.take(A)
-
-        assert server_case.store.release("n", A, mark=ENDING).released
+    def test_a_mark_of_another_type_keeps_no_lock(self, plain_case: RedisCase) -> None:
+        key = plain_case.key(part=f"mark:{MESSAGE}")
+        plain_case.client.hset(key, "field", "value")
+        plain_case.client.pexpire(key, 30_000)
+        plain_case.take(A)
+        assert plain_case.store.release("n", A, mark=ENDING).released
 
     def test_it_costs_no_more_than_180_bytes(self, lone_case: RedisCase) -> None:
         """They are most of what a busy server keeps. A name of 45 bytes, a prefix as long as the default."""
@@ -127,9 +96,7 @@ class TestMark:
 class TestHandOn:
     def test_the_hold_becomes_the_new_tokens_without_a_gap(self, case: StoreCase) -> None:
         case.take(A, 30.0)
-
         answer = case.store.hand_on("n", A, B, 3600.0, facts='{"state": "queued"}')
-
         assert (answer.released, answer.held_by) == (True, None)
         hold = case.store.inspect("n")
         assert hold is not None
@@ -144,9 +111,7 @@ class TestHandOn:
         case.expire()
         if holder is not None:
             case.take(holder, 30.0)
-
         answer = case.store.hand_on("n", A, B, 3600.0, facts=ABOUT)
-
         assert not answer.released
         assert (answer.held_by and answer.held_by.token) == case.holder() == holder
         assert case.store.names() == ["n"] * (holder is not None)
@@ -157,44 +122,27 @@ class TestHandOn:
         """It ran, or was revoked, before its predecessor had ended: a claim of it would stay for its ttl."""
         case.store.release("n", "nobody/1", mark=Mark(B, 60.0, is_done))
         case.take(A)
-
         assert case.store.hand_on("n", A, B, 3600.0, facts=ABOUT).released
         assert case.holder() is None
         assert case.store.names() == []
 
-    def test_it_leaves_the_mark_although_the_hold_was_lost(self, case: StoreCase) -> None:
-        case.store.hand_on("n", A, B, 60.0, facts=ABOUT, mark=DONE)
-
-        assert (_mark_of(case), case.holder()) == (True, None)
-
     def test_repeating_it_is_harmless(self, case: StoreCase) -> None:
         case.take(A)
-
         answers = [case.store.hand_on("n", A, B, 30.0, facts=ABOUT, mark=ENDING) for _ in range(3)]
-
         assert [answer.released for answer in answers] == [True] * 3
         assert (_mark_of(case), case.holder()) == (False, B)
-
-    def test_repeated_after_the_successor_started_it_touches_nothing(self, case: StoreCase) -> None:
-        case.take(A)
-        case.store.hand_on("n", A, B, 30.0, facts=ABOUT)
-        case.take(C, 30.0, instead_of=B)
-
-        assert not case.store.hand_on("n", A, B, 3600.0, facts=ABOUT).released
-        assert case.holder() == C
 
     def test_the_successor_is_not_refused_by_the_period_of_the_first(self, case: StoreCase) -> None:
         case.take(A, period=60.0)
         case.store.hand_on("n", A, B, 30.0, facts=ABOUT)
-
         granted(case.take(C, instead_of=B, period=60.0))
 
 
 class TestUnawaited:
     """``mark_done`` is sent, and its answer read by whoever uses the connection next."""
 
-    def test_its_answer_is_not_taken_for_the_next_ones(self, server_case: RedisCase) -> None:
-        store = server_case.redis
+    def test_its_answer_is_not_taken_for_the_next_ones(self, plain_case: RedisCase) -> None:
+        store = plain_case.redis
         for number in range(5):
             store.mark_done("n", f"m{number}", 60.0)
             store.mark_done("n", f"m{number}", 60.0)
@@ -208,14 +156,12 @@ class TestUnawaited:
         granted(store.acquire("n", A, 30.0, facts=ABOUT))
         store._scripts.send("mark_done", "SET", "one word too few")
         store._scripts.send("mark_done", "NO SUCH COMMAND")
-
         assert store.release("n", A).released
         granted(store.acquire("n", B, 30.0, facts=ABOUT))
         plain_case.client.delete(plain_case.key())
 
     def test_it_is_sent_before_the_next_request_is(self, plain_case: RedisCase) -> None:
         plain_case.redis.mark_done("n", MESSAGE, 60.0)
-
         assert wait_until(lambda: plain_case.client.exists(plain_case.key(part=f"mark:{MESSAGE}")) == 1, 5)
 
 

@@ -10,20 +10,14 @@ import pytest
 from celery_redislock.store.joined import joined
 from celery_redislock.store.store import Term, Unstarted
 from celery_redislock.wire.scripts import digested
-from tests.integration.test_store_handed_on import (
-    IN_LINE,
-    A,
-    B,
-    C,
-    hand_on,
-    ids,
-    look,
-    park,
-    sends,
-    start,
-    text_of,
-)
-from tests.stores import RedisCase, granted
+from tests.integration.test_store_handed_on import hand_on, park, sends, start, text_of
+from tests.stores import IN_LINE, A, B, C, RedisCase, granted, in_line, look
+
+
+@pytest.fixture
+def case(plain_case: RedisCase) -> RedisCase:
+    """On a server only."""
+    return plain_case
 
 
 def doubt(case: RedisCase, id_: str = B, name: str = "n") -> None:
@@ -36,49 +30,44 @@ def doubt(case: RedisCase, id_: str = B, name: str = "n") -> None:
 class TestFused:
     """Where the lock server is the broker, the script looks for what was sent."""
 
-    def test_found_nowhere_twice_it_is_sent_again_with_a_tag_of_its_own(self, server_case: RedisCase) -> None:
+    def test_found_nowhere_twice_it_is_sent_again_with_a_tag_of_its_own(self, case: RedisCase) -> None:
         """Under the same tag the acknowledgement of one copy would remove the other."""
-        hand_on(server_case, C)
-        server_case.client.delete(server_case.queue())  # popped, and lost
+        hand_on(case, C)
+        case.client.delete(case.queue())  # popped, and lost
+        assert 0.0 < look(case).next_in <= 1.0
+        assert case.pushed() == []
+        doubt(case)
+        look(case)
+        assert case.pushed() == [text_of(B).replace(f'"tag-{B}"', f'"tag-{B}~2"')]
+        assert (case.holder(), in_line(case), sends(case)) == (B, [C], [2])
+        assert granted(start(case)).sent_again
 
-        assert 0.0 < look(server_case).next_in <= 1.0
-        assert server_case.pushed() == []
-        doubt(server_case)
-        look(server_case)
-
-        assert server_case.pushed() == [text_of(B).replace(f'"tag-{B}"', f'"tag-{B}~2"')]
-        assert (server_case.holder(), ids(server_case), sends(server_case)) == (B, [C], [2])
-        assert granted(start(server_case)).sent_again
-
-    def test_a_second_is_waited_for_between_the_two_looks(self, server_case: RedisCase) -> None:
-        hand_on(server_case)
-        server_case.client.delete(server_case.queue())
-
+    def test_a_second_is_waited_for_between_the_two_looks(self, case: RedisCase) -> None:
+        hand_on(case)
+        case.client.delete(case.queue())
         for _ in range(3):
-            look(server_case)
+            look(case)
+        assert case.pushed() == []
 
-        assert server_case.pushed() == []
-
-    def test_the_more_often_it_was_sent_the_longer_it_is_waited_for(self, server_case: RedisCase) -> None:
+    def test_the_more_often_it_was_sent_the_longer_it_is_waited_for(self, case: RedisCase) -> None:
         """A worker without this package may have run it, and would run each copy."""
-        hand_on(server_case, C)
+        hand_on(case, C)
         pauses = []
         for _ in range(3):
-            server_case.client.delete(server_case.queue())
-            pauses.append(look(server_case).next_in)
-            doubt(server_case)
-            look(server_case)
-
+            case.client.delete(case.queue())
+            pauses.append(look(case).next_in)
+            doubt(case)
+            look(case)
         assert [round(pause) for pause in pauses] == [1, 2, 4]
 
     @pytest.mark.parametrize("where", ["queue", "behind others", "in hand", "restored", "deep", "unknown"])
-    def test_while_it_is_there_it_is_not_sent_again(self, server_case: RedisCase, where: str) -> None:
+    def test_while_it_is_there_it_is_not_sent_again(self, case: RedisCase, where: str) -> None:
         """Nor where that cannot be asked."""
-        client = server_case.client
-        queue = server_case.queue()
-        unacked = f"{server_case.prefix}:unacked"
-        server_case.foreign = (unacked,)
-        hand_on(server_case, facts=IN_LINE[:-1] + f',"unacked":"{unacked}"}}')
+        client = case.client
+        queue = case.queue()
+        unacked = f"{case.prefix}:unacked"
+        case.foreign = (unacked,)
+        hand_on(case, facts=IN_LINE[:-1] + f',"unacked":"{unacked}"}}')
         if where == "behind others":
             client.rpush(queue, *[f"other {i}" for i in range(900)])
         elif where == "deep":
@@ -96,192 +85,152 @@ class TestFused:
         length = client.llen(queue)
 
         for _ in range(2):
-            look(server_case)
-            if client.hexists(server_case.key("n", "parked"), f"{B}\0gone"):
-                doubt(server_case)
+            look(case)
+            if client.hexists(case.key("n", "parked"), f"{B}\0gone"):
+                doubt(case)
 
-        assert (client.llen(queue), sends(server_case)) == (length, [1])
+        assert (client.llen(queue), sends(case)) == (length, [1])
 
-    def test_one_whose_claim_its_worker_renews_is_in_its_hands(self, server_case: RedisCase) -> None:
+    def test_one_whose_claim_its_worker_renews_is_in_its_hands(self, case: RedisCase) -> None:
         """Acknowledged early it is nowhere until its run has started, and that may take long."""
-        hand_on(server_case)
-        server_case.client.delete(server_case.queue())
-        server_case.client.hset(server_case.key("n", "parked"), f"{B}\0at", 1)
-        server_case.store.renew([Term("n", B, 30.0)])
+        hand_on(case)
+        case.client.delete(case.queue())
+        case.client.hset(case.key("n", "parked"), f"{B}\0at", 1)
+        case.store.renew([Term("n", B, 30.0)])
+        look(case)
+        assert not case.client.hexists(case.key("n", "parked"), f"{B}\0gone")
+        case.client.pexpire(case.key(), 14_000)  # nobody renews it any more
+        look(case)
+        doubt(case)
+        look(case)
+        assert sends(case) == [2]
 
-        look(server_case)
-        assert not server_case.client.hexists(server_case.key("n", "parked"), f"{B}\0gone")
-
-        server_case.client.pexpire(server_case.key(), 14_000)  # nobody renews it any more
-        look(server_case)
-        doubt(server_case)
-        look(server_case)
-        assert sends(server_case) == [2]
-
-    def test_a_server_that_forbids_the_question_sends_nothing_again(self, plain_case: RedisCase) -> None:
+    def test_a_server_that_forbids_the_question_sends_nothing_again(self, case: RedisCase) -> None:
         """As to a user who may not call LPOS: an error tells nothing."""
-        script, _ = plain_case.scripts["sweep"]
-        plain_case.scripts["sweep"] = digested(script.replace("'LPOS'", "'LPOSITION'"))
-        hand_on(plain_case)
-        plain_case.client.delete(plain_case.queue())
-
+        script, _ = case.scripts["sweep"]
+        case.scripts["sweep"] = digested(script.replace("'LPOS'", "'LPOSITION'"))
+        hand_on(case)
+        case.client.delete(case.queue())
         for _ in range(3):
-            look(plain_case)
+            look(case)
+        assert (case.pushed(), sends(case)) == ([], [1])
 
-        assert (plain_case.pushed(), sends(plain_case)) == ([], [1])
-
-    def test_with_places_left_what_a_look_pushes_is_sought_soon(self, server_case: RedisCase) -> None:
+    def test_with_places_left_what_a_look_pushes_is_sought_soon(self, case: RedisCase) -> None:
         """The look at those that hold it already says nothing about that one."""
         facts = IN_LINE[:-1] + ',"limit":3}'
         old = '{"state":"running","since":1.0,"limit":3}'
         for id_ in (A, "job-y/1", "job-z/1"):
-            server_case.store.acquire("n", id_, 300.0, facts=old, limit=3)
-        park(server_case, B, facts=facts)
+            case.store.acquire("n", id_, 300.0, facts=old, limit=3)
+        park(case, B, facts=facts)
         for id_ in (A, "job-y/1"):
-            server_case.expire_permit(id_)
+            case.expire_permit(id_)
+        look(case)
+        assert case.pushed() == [text_of(B)]
+        assert case.store.sweep().next_in <= 2.0
 
-        look(server_case)
-
-        assert server_case.pushed() == [text_of(B)]
-        assert server_case.store.sweep().next_in <= 2.0
-
-    def test_a_message_without_a_tag_is_taken_for_there(self, server_case: RedisCase) -> None:
+    def test_a_message_without_a_tag_is_taken_for_there(self, case: RedisCase) -> None:
         """Nobody can tell whether a worker has it in hand."""
-        hand_on(server_case, text="no tag")
-        server_case.client.delete(server_case.queue())
-
+        hand_on(case, text="no tag")
+        case.client.delete(case.queue())
         for _ in range(3):
-            look(server_case)
+            look(case)
+        assert (case.pushed(), sends(case)) == ([], [1])
 
-        assert (server_case.pushed(), sends(server_case)) == ([], [1])
-
-    def test_its_claim_is_extended_while_it_is_there_and_told_the_third_time(
-        self, server_case: RedisCase
-    ) -> None:
+    def test_its_claim_is_extended_while_it_is_there_and_told_the_third_time(self, case: RedisCase) -> None:
         """A queue that nobody consumes keeps the key, and operators have to know."""
-        hand_on(server_case, C)
+        hand_on(case, C)
         told = []
         for _ in range(4):
-            server_case.client.pexpire(server_case.key(), 4000)
-            told += look(server_case).unstarted
-            assert (server_case.remaining() or 0) > 25.0
-
-        queue = server_case.queue()
+            case.client.pexpire(case.key(), 4000)
+            told += look(case).unstarted
+            assert (case.remaining() or 0) > 25.0
+        queue = case.queue()
         assert told == [Unstarted("n", B, queue, times, False) for times in (3, 4)]
-        assert (server_case.pushed(), ids(server_case)) == ([text_of(B)], [C])
+        assert (case.pushed(), in_line(case)) == ([text_of(B)], [C])
 
-    def test_the_longer_it_lies_there_the_seldomer_it_is_looked_for(self, server_case: RedisCase) -> None:
+    def test_the_longer_it_lies_there_the_seldomer_it_is_looked_for(self, case: RedisCase) -> None:
         """But in time for its claim to be extended."""
-        hand_on(server_case)
+        hand_on(case)
         pauses = []
         for left in (29_999, 20_000, 6_000, 4_000):
-            server_case.client.pexpire(server_case.key(), left)
-            pauses.append(look(server_case).next_in)
-
+            case.client.pexpire(case.key(), left)
+            pauses.append(look(case).next_in)
         assert 1.9 < pauses[0] <= 2.0
         assert 2.3 < pauses[1] <= 2.6
         assert pauses[2] <= 1.1
         assert 7.0 < pauses[3] <= 7.6
 
-    def test_lost_three_times_it_goes_to_the_end_of_its_line_and_that_is_told(
-        self, server_case: RedisCase
-    ) -> None:
-        hand_on(server_case, C)
+    def test_lost_three_times_it_goes_to_the_end_of_its_line_and_that_is_told(self, case: RedisCase) -> None:
+        hand_on(case, C)
         for _ in range(3):
-            server_case.client.delete(server_case.queue())
-            look(server_case)
-            doubt(server_case)
-            sweep = look(server_case)
-
-        queue = server_case.queue()
+            case.client.delete(case.queue())
+            look(case)
+            doubt(case)
+            sweep = look(case)
+        queue = case.queue()
         assert sweep.unstarted == (Unstarted("n", B, queue, 3, True),)
-        assert (server_case.holder(), ids(server_case), server_case.pushed()) == (C, [B], [text_of(C)])
+        assert (case.holder(), in_line(case), case.pushed()) == (C, [B], [text_of(C)])
 
-    def test_back_in_line_and_lost_it_is_sent_again_at_once(self, server_case: RedisCase) -> None:
+    def test_back_in_line_and_lost_it_is_sent_again_at_once(self, case: RedisCase) -> None:
         """Nobody looked until its claim had ended."""
-        hand_on(server_case, C)
-        server_case.client.delete(server_case.queue())
-        server_case.expire()
+        hand_on(case, C)
+        case.client.delete(case.queue())
+        case.expire()
+        look(case)
+        assert case.pushed() == [text_of(B).replace(f'"tag-{B}"', f'"tag-{B}~2"')]
 
-        look(server_case)
+    def test_whose_claim_another_program_replaced_is_back_in_its_place(self, case: RedisCase) -> None:
+        hand_on(case, C)
+        case.client.set(case.key(), "another program's", px=30_000)
+        look(case)
+        assert (in_line(case), in_line(case, handed_on=True)) == ([B, C], [])
 
-        assert server_case.pushed() == [text_of(B).replace(f'"tag-{B}"', f'"tag-{B}~2"')]
-
-    def test_refused_after_its_claim_has_ended_it_is_back_in_its_place(self, server_case: RedisCase) -> None:
-        """It is parked once, before those that waited behind it, and may be let go from there."""
-        hand_on(server_case, C, within=60.0)
-        server_case.expire()
-        server_case.client.set(server_case.key(), "another program's", px=30_000)
-
-        assert park(server_case, B).word == "repeated"
-
-        assert (ids(server_case), ids(server_case, handed_on=True)) == ([B, C], [])
-        server_case.make_late(B)
-        look(server_case)
-        assert (ids(server_case), server_case.pushed()[-1]) == ([C], text_of(B).replace(f"{B}", f"{B}~2"))
-
-    def test_whose_claim_another_program_replaced_is_back_in_its_place(self, server_case: RedisCase) -> None:
-        hand_on(server_case, C)
-        server_case.client.set(server_case.key(), "another program's", px=30_000)
-
-        look(server_case)
-
-        assert (ids(server_case), ids(server_case, handed_on=True)) == ([B, C], [])
-
-    def test_a_large_message_is_looked_for_in_a_few_steps(self, server_case: RedisCase) -> None:
+    def test_a_large_message_is_looked_for_in_a_few_steps(self, case: RedisCase) -> None:
         """A restored one is found among the first 64 kB only; another copy does no harm."""
-        hand_on(server_case)
-        client = server_case.client
-        client.delete(server_case.queue())
+        hand_on(case)
+        client = case.client
+        client.delete(case.queue())
         restored = text_of(B).replace("a header's", "another")
-        client.rpush(server_case.queue(), restored, "x" * 100_000)
+        client.rpush(case.queue(), restored, "x" * 100_000)
+        look(case)
+        doubt(case)
+        look(case)
+        assert sends(case) == [2]
 
-        look(server_case)
-        doubt(server_case)
-        look(server_case)
-
-        assert sends(server_case) == [2]
-
-    def test_of_several_locks_one_copy_is_sent_and_it_comes_back_in_all_lines(
-        self, server_case: RedisCase
-    ) -> None:
-        both = joined(server_case.redis)
+    def test_of_several_locks_one_copy_is_sent_and_it_comes_back_in_all_lines(self, case: RedisCase) -> None:
+        both = joined(case.redis)
         facts = IN_LINE[:-1] + ',"names":["m","n"]}'
         both.acquire("m n", A, 30.0, facts=IN_LINE)
-        park(server_case, B, store=both, name="m n", facts=facts)
+        park(case, B, store=both, name="m n", facts=facts)
         both.release("m n", A)
-        assert [ids(server_case, name, handed_on=True) for name in "mn"] == [[B], [B]]
-        server_case.client.delete(server_case.queue())
+        assert [in_line(case, name, handed_on=True) for name in "mn"] == [[B], [B]]
+        case.client.delete(case.queue())
 
         for name in "mnn":
-            look(server_case, name)
-        doubt(server_case, name="m")
+            look(case, name)
+        doubt(case, name="m")
         for name in "mn":
-            look(server_case, name)
-        assert len(server_case.pushed()) == 1
+            look(case, name)
+        assert len(case.pushed()) == 1
         for name in "mn":
-            server_case.expire(name)
-        look(server_case, "n")
+            case.expire(name)
+        look(case, "n")
 
-        assert [server_case.holder(name) for name in "mn"] == [B, B]
-        assert [ids(server_case, name, handed_on=True) for name in "mn"] == [[B], [B]]
+        assert [case.holder(name) for name in "mn"] == [B, B]
+        assert [in_line(case, name, handed_on=True) for name in "mn"] == [[B], [B]]
 
-    def test_nobody_who_waits_for_several_locks_passes_it_in_one_of_them(
-        self, server_case: RedisCase
-    ) -> None:
-        both = joined(server_case.redis)
-        server_case.take(A, name="m")
-        park(server_case, B, name="m")
-        server_case.take(A)
-        park(server_case, C, store=both, name="m n", facts=IN_LINE[:-1] + ',"names":["m","n"]}')
-        server_case.store.release("m", A)
-        server_case.expire("m")
-
-        server_case.store.release("n", A)
-
-        assert [server_case.holder(name) for name in "mn"] == [None, None]
-        look(server_case, "m")
-        assert (server_case.holder("m"), server_case.holder()) == (B, None)
+    def test_nobody_who_waits_for_several_locks_passes_it_in_one_of_them(self, case: RedisCase) -> None:
+        both = joined(case.redis)
+        case.take(A, name="m")
+        park(case, B, name="m")
+        case.take(A)
+        park(case, C, store=both, name="m n", facts=IN_LINE[:-1] + ',"names":["m","n"]}')
+        case.store.release("m", A)
+        case.expire("m")
+        case.store.release("n", A)
+        assert [case.holder(name) for name in "mn"] == [None, None]
+        look(case, "m")
+        assert (case.holder("m"), case.holder()) == (B, None)
 
     def test_it_keeps_its_place_where_the_server_takes_nothing_more(self, lone_case: RedisCase) -> None:
         """Its hand-off ends while the server is full."""
@@ -290,28 +239,12 @@ class TestFused:
         lone_case.client.config_set("maxmemory", 1)
         lone_case.store.settle("n", B, 30.0)
         lone_case.client.config_set("maxmemory", 0)
-
         look(lone_case)
+        assert (lone_case.holder(), in_line(lone_case, handed_on=True)) == (B, [B])
 
-        assert (lone_case.holder(), ids(lone_case, handed_on=True)) == (B, [B])
-
-    def test_of_another_type_where_they_are_kept_it_is_told_and_others_go_on(
-        self, server_case: RedisCase
-    ) -> None:
-        server_case.take(A)
-        park(server_case, B)
-        server_case.client.set(server_case.key(part="sent"), "another program's")
-        server_case.foreign = (server_case.key(part="sent"),)
-
-        ((name, words),) = look(server_case).broken
-
-        assert (name, "WRONGTYPE" in words) == ("n", True)
-
-    def test_an_entry_that_nobody_can_read_is_forgotten(self, server_case: RedisCase) -> None:
+    def test_an_entry_that_nobody_can_read_is_forgotten(self, case: RedisCase) -> None:
         """As of a version before this one, which forgets the text at the start."""
-        hand_on(server_case)
-        server_case.client.delete(server_case.key(part="parked"))
-
-        look(server_case)
-
-        assert ids(server_case, handed_on=True) == []
+        hand_on(case)
+        case.client.delete(case.key(part="parked"))
+        look(case)
+        assert in_line(case, handed_on=True) == []

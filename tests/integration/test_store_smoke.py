@@ -26,12 +26,10 @@ def test_every_script_answers_as_it_does_where_the_contract_is_played(
     """A command or an option that a server lacks, or an answer of another type, is noticed here."""
     rooms = ("celery_redislock.scheduling", "celery_redislock.store")
     missing = {*SCRIPTS, *OF_SEVERAL, *OF_TICKS} - ELSEWHERE
-
     for story in (_hold, _mark, _line, _publish, _limit, _several, _history, _ticks):
         with store_case(kind, url_of) as case:
             story(case)
             missing = {each for each in missing if not case.client.script_exists(script(each, *rooms)[1])[0]}
-
     assert missing == set()
 
 

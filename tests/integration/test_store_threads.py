@@ -4,29 +4,9 @@ import textwrap
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from celery_redislock.locks import Lock
 from celery_redislock.store.store import Grant
-from tests.facts import wait_until
 from tests.integration.programs import run_program
 from tests.stores import ABOUT, RedisCase
-
-
-def test_a_callback_about_a_loss_may_take_locks(plain_case: RedisCase) -> None:
-    """It runs in the watchdog's thread, which renews nothing meanwhile."""
-    taken: list[str] = []
-
-    def lost(lock: Lock) -> None:
-        with Lock(plain_case.redis, f"after-{lock.name}", ttl=5.0):
-            taken.append(lock.name)
-
-    locks = [Lock(plain_case.redis, f"n{number}", ttl=0.9, on_lost=lost) for number in range(5)]
-    for lock in locks:
-        lock.acquire()
-        plain_case.redis.force_release(lock.name)
-
-    assert wait_until(lambda: len(taken) == 5, 10)
-    assert [lock.release() for lock in locks] == [False] * 5
-    assert plain_case.keys() == []
 
 
 def test_a_signal_in_the_middle_of_a_request_leaves_no_connection_out_of_step(plain_case: RedisCase) -> None:
