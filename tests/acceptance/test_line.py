@@ -3,38 +3,22 @@
 import signal
 import time
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import redis
-from celery import chain
-from click.testing import CliRunner
 
 from celery_redislock import LockBusy
-from celery_redislock.cli import redislock
-from celery_redislock.publishing.message import HEADER, Message
 from tests.acceptance.harness import Project, throughout, wait_until
-from tests.acceptance.messages import captured, deliver
 from tests.acceptance.paths import ELSEWHERE, FUSED, RABBITMQ
-from tests.acceptance.terms import DEAD, LEASE, PATIENCE
+from tests.acceptance.terms import DEAD, LEASE, LONG_LEASE, PATIENCE, SOCKET_TIMEOUT
+from tests.faults import FaultyProxy
 from tests.servers import EmbeddedServer
 from tests.tiers import slow
 
 ProjectMaker = Callable[..., Project]
 
 pytestmark = pytest.mark.law(2)
-
-
-def parked(project: Project, key: str) -> list[str]:
-    """The task ids in line, in order."""
-    return [waiter.owner for waiter in project.executed.lock_for(key).waiting()]
-
-
-def wait_parked(project: Project, key: str, number: int) -> list[str]:
-    """Return them once there are so many."""
-    wait_until(lambda: len(parked(project, key)) >= number, PATIENCE, f"{number} wait for {key!r}")
-    return parked(project, key)
 
 
 @pytest.mark.parametrize("pool", ["prefork", slow("threads"), slow("gevent"), slow("solo")])
@@ -49,7 +33,6 @@ def test_waiting_calls_run_one_at_a_time_and_in_order(
     for result in results:
         result.get(timeout=PATIENCE)
     project.wait_ended(key, 30)
-
     assert [body.task_id for body in project.bodies(key)] == [result.id for result in results]
     assert project.overlaps(key) == []
 
@@ -74,7 +57,6 @@ def test_what_is_parked_behind_a_run_at_its_end_starts_once_that_is_known_to_be_
         assert claim.owner == first.id
         # From now on it does not expire.
         assert project.redis.persist(f"{project.plan['prefix']}:redislock:{{work:{key}}}:lock") == 1
-
     assert second.get(timeout=PATIENCE) == f"{key} done"
 
 
@@ -87,7 +69,7 @@ def test_while_they_wait_nobody_looks_and_others_run(new_project: ProjectMaker, 
             project.while_executing.delay(key)
             project.wait_started(key)
             waiting = [project.while_executing.delay(key) for _ in range(50)]
-            wait_parked(project, key, 50)
+            project.wait_parked(key, 50)
             before = project.received()
             scripts = scripts_run(client)
             seconds = 3.0
@@ -112,141 +94,43 @@ def scripts_run(client: Any) -> int:
     return sum(int(stats.get(f"cmdstat_{name}", {}).get("calls", 0)) for name in ("evalsha", "eval"))
 
 
-@pytest.mark.parametrize("task", ["while_executing_acks_late", slow("while_executing")])
-def test_a_line_outlives_its_workers(new_project: ProjectMaker, key: str, task: str) -> None:
-    """The worker of the holder is killed as a whole; two new ones take over: each runs once, in order."""
+@pytest.mark.parametrize(
+    ("task", "killed"),
+    [
+        ("while_executing_acks_late", "at work"),
+        slow("while_executing", "at work"),
+        ("while_executing", "at its shutdown"),
+        slow("while_executing_acks_late", "at its shutdown"),
+    ],
+)
+def test_a_line_outlives_its_workers(new_project: ProjectMaker, key: str, task: str, killed: str) -> None:
+    """The worker of the holder is killed as a whole; two new ones take over: each runs once, in order.
+
+    In Solid Queue those that waited ran together, after a restart.
+    """
     project = new_project()
     worker = project.start_worker("prefork", concurrency=2)
     with project.kept_on(key):
         first = getattr(project, task).delay(key)
         project.wait_started(key)
-        waiting = [project.while_executing.delay(key) for _ in range(6)]
-        assert wait_parked(project, key, 6) == [result.id for result in waiting]
+        waiting = [getattr(project, task).delay(key) for _ in range(6)]
+        line = project.wait_parked(key, 6)
+        if killed == "at its shutdown":
+            worker.signal(signal.SIGTERM)
+            project.wait_lines("Warm shutdown")
         worker.signal(signal.SIGKILL)
-        worker.process.wait(10)
+        worker.process.wait(PATIENCE)
     project.start_workers(2, "prefork", concurrency=2)
     for result in waiting:
         result.get(timeout=DEAD + PATIENCE)
-    wait_until(lambda: not parked(project, key), PATIENCE, "nobody waits")
-    bodies = [body for body in project.bodies(key) if body.task_id != first.id]
+    wait_until(lambda: not project.parked(key), PATIENCE, "nobody waits")
 
-    assert [body.task_id for body in bodies] == [result.id for result in waiting]
+    assert line == [result.id for result in waiting]
+    assert [body.task_id for body in project.bodies(key) if body.task_id != first.id] == line
     assert project.overlaps(key, killed=1) == []
 
 
-def test_what_is_revoked_in_line_lets_the_next_one_run(project: Project, key: str) -> None:
-    """It ends as any revoked message does, when its turn comes."""
-    with project.kept_on(key):
-        project.while_executing.delay(key)
-        project.wait_started(key)
-        revoked, last = (project.while_executing.delay(key) for _ in range(2))
-        wait_parked(project, key, 2)
-        project.app.control.revoke(revoked.id)
-        project.wait_lines("revoked", revoked.id)
-    last.get(timeout=PATIENCE)
-    wait_until(lambda: revoked.state == "REVOKED", PATIENCE, "it is revoked")
-
-    assert revoked.id not in {body.task_id for body in project.bodies(key)}
-    project.wait_free(key)
-
-
-@pytest.mark.parametrize(
-    ("task", "options"), [("until_expired", {}), ("until_executing", {"lock_period": 600.0})]
-)
-def test_the_period_of_one_that_has_waited_begins_when_it_runs(
-    prefork: Project, key: str, task: str, options: dict[str, Any]
-) -> None:
-    """In scopes that hold nothing while they run. The claim that it was handed stands for no period."""
-    project = prefork
-    link = project.app.tasks[f"project.{task}"].si(key).set(**options)
-    with project.kept_on(key):
-        project.while_executing.delay(key)
-        project.wait_started(key)
-        result = chain(project.collect.si(1), link).apply_async()
-        wait_parked(project, key, 1)
-    result.get(timeout=PATIENCE)
-
-    holder = project.holder(key)
-    assert holder is not None
-    assert holder.state == "period"
-    assert holder.remaining == pytest.approx(600.0, abs=PATIENCE)
-
-
-def test_an_operators_release_hands_the_lock_on(project: Project, key: str) -> None:
-    """Whoever ends a hold looks at the line; here a process that is no worker."""
-    with project.kept_on(key):
-        project.while_executing.delay(key)
-        project.wait_started(key)
-        second = project.while_executing.delay(key)
-        wait_parked(project, key, 1)
-        project.while_executing.lock_for(key).release(reason="a test")
-        project.wait_started(key, 2)
-    second.get(timeout=PATIENCE)
-
-    assert not parked(project, key)
-
-
-@pytest.mark.parametrize("path", [FUSED, ELSEWHERE, slow(RABBITMQ)], indirect=True)
-def test_an_operator_changes_the_order_and_takes_one_out(prefork: Project, key: str) -> None:
-    """Five wait: the third is dropped, and the last goes first. The others run in their order."""
-    project = prefork
-    name = project.while_executing.lock_for(key).key
-    with project.kept_on(key):
-        running = project.while_executing.delay(key)
-        project.wait_started(key)
-        waiting = [project.while_executing.delay(key) for _ in range(5)]
-        first, second, third, fourth, last = wait_parked(project, key, 5)
-        for words in (["--drop", third, "--reason", "a test"], ["--first", last]):
-            command = ["waiting", name, *words, "--yes"]
-            done = CliRunner().invoke(redislock, command, obj=SimpleNamespace(app=project.app))
-            assert done.exit_code == 0, done.output
-        assert parked(project, key) == [last, first, second, fourth]
-    for result in waiting:
-        result.get(timeout=PATIENCE, propagate=False)
-    bodies = [body.task_id for body in project.wait_ended(key, 5)]
-
-    assert bodies == [running.id, last, first, second, fourth]
-    states = {result.id: result.state for result in waiting}
-    assert [task_id for task_id, state in states.items() if state != "SUCCESS"] == [third]
-    assert states[third] == "REVOKED"
-    assert project.overlaps(key) == []
-
-
-def test_a_full_line_loses_nothing(project: Project, key: str) -> None:
-    """What comes then is tried again by the clock."""
-    with project.kept_on(key):
-        project.while_executing.delay(key)
-        project.wait_started(key)
-        options: Any = {"lock_max_waiting": 1, "lock_retry_delay": 0.5}
-        results = [project.while_executing.apply_async((key,), **options) for _ in range(3)]
-        for result in results:
-            project.wait_waiting(result.id)
-        wait_parked(project, key, 1)
-        assert len(parked(project, key)) == 1
-    for result in results:
-        result.get(timeout=PATIENCE)
-
-    assert len(project.bodies(key)) == 4
-    assert project.overlaps(key) == []
-
-
-def test_a_line_that_a_setting_bounds_gets_no_longer(new_project: ProjectMaker, key: str) -> None:
-    """Also by messages that are parked when they are received."""
-    project = new_project(conf={"redislock_max_waiting": 2, "redislock_retry_delay": 0.5})
-    project.start_worker("prefork", concurrency=2)
-    with project.kept_on(key):
-        project.while_executing.delay(key)
-        project.wait_started(key)
-        results = [project.while_executing.delay(key) for _ in range(6)]
-        for result in results:
-            project.wait_waiting(result.id)
-        assert len(parked(project, key)) == 2
-    for result in results:
-        result.get(timeout=PATIENCE)
-
-    assert len(project.bodies(key)) == 7
-
-
+@pytest.mark.slow
 def test_no_message_stays_behind_when_locking_is_switched_off(new_project: ProjectMaker, key: str) -> None:
     """A worker whose app takes no locks any more sends what waits to its queues."""
     project = new_project()
@@ -255,15 +139,14 @@ def test_no_message_stays_behind_when_locking_is_switched_off(new_project: Proje
         project.while_executing.delay(key)
         project.wait_started(key)
         waiting = [project.while_executing.delay(key) for _ in range(100)]
-        wait_parked(project, key, 100)
+        project.wait_parked(key, 100)
         worker.signal(signal.SIGKILL)
         worker.process.wait(10)
     project.plan["conf"] = {**project.plan["conf"], "redislock_enabled": False}
     project.start_worker("prefork", concurrency=2)
     for result in waiting:
         result.get(timeout=PATIENCE)
-
-    assert not parked(project, key)
+    assert not project.parked(key)
 
 
 @pytest.mark.parametrize("where", [FUSED, RABBITMQ])
@@ -279,11 +162,11 @@ def test_who_waits_for_too_long_fails_and_its_errback_runs(
         patient = project.while_executing.delay(key)
         options: Any = {"lock_wait_timeout": 1.0, "link_error": project.unlocked.si(f"{key}-errback")}
         late = project.while_executing.apply_async((key,), **options)
-        wait_parked(project, key, 2)
+        project.wait_parked(key, 2)
         with pytest.raises(LockBusy) as failed:
             late.get(timeout=PATIENCE)
         project.wait_ended(f"{key}-errback", 1)
-        assert parked(project, key) == [patient.id]
+        assert project.parked(key) == [patient.id]
     patient.get(timeout=PATIENCE)
 
     assert 1.0 <= (failed.value.waited or 0.0) < 5.0
@@ -291,46 +174,29 @@ def test_who_waits_for_too_long_fails_and_its_errback_runs(
     assert project.overlaps(key) == []
 
 
-def test_a_message_whose_run_died_waits_before_the_others_for_as_long_as_it_may(
-    project: Project, key: str
+def test_a_lock_server_that_says_nothing_at_a_release_holds_up_neither_result_nor_line(
+    new_project: ProjectMaker, network: FaultyProxy, key: str
 ) -> None:
-    """It had its turn, and was delivered again: the time of its dead run is no time in line."""
-    with project.running(project.while_executing, key):
-        late = project.while_executing.apply_async((key,), queue=project.aside, lock_wait_timeout=2.0)
-        message = captured(project)
-        header = Message.loads(message["headers"][HEADER])
-        assert header is not None
-        message["headers"][HEADER] = header._replace(parked_at=time.time() - 600.0).dumps()
-        others = [project.while_executing.delay(key) for _ in range(3)]
-        wait_parked(project, key, 3)
-        deliver(project, message, again=True)
-        assert wait_parked(project, key, 4) == [late.id, *(other.id for other in others)]
-        # Redis says of it for ever that it was delivered again.
-        with pytest.raises(LockBusy) as failed:
-            late.get(timeout=PATIENCE)
-    for other in others:
-        other.get(timeout=PATIENCE)
-
-    assert 2.0 <= (failed.value.waited or 0.0) < 6.0
-    assert project.received()[late.id] == 2
-
-
-def test_a_retry_that_leaves_its_lock_runs_before_those_that_wait(project: Project, key: str) -> None:
-    """Another call runs while it waits for its countdown; when that has passed it is the first in line."""
-    asked = key, 0.0, "retry", {"countdown": 3, "times": 1}
-    options: Any = {"lock_on_retry": "release"}
-    retried = project.while_executing.apply_async(asked, **options)
-    project.wait_ended(key, 1)
+    """In Trigger.dev a release that failed kept the run from ending, and its work was done twice."""
+    project = new_project(path=ELSEWHERE, conf={"redislock_url": network.url})
+    project.start_worker("prefork", concurrency=2)
     with project.kept_on(key):
-        between = project.while_executing.delay(key)
-        project.wait_started(key, 2)
-        others = [project.while_executing.delay(key) for _ in range(2)]
-        assert wait_parked(project, key, 2) == [result.id for result in others]
-        assert wait_parked(project, key, 3) == [retried.id, *(result.id for result in others)]
-    for result in (retried, *others):
-        result.get(timeout=PATIENCE)
-    project.wait_ended(key, 5)
+        first = project.while_executing.apply_async((key,), lock_ttl=LONG_LEASE)
+        project.wait_started(key)
+        second = project.while_executing.delay(key)
+        project.wait_parked(key, 1)
+        network.black_hole()
+    ended = project.wait_ended(key)[0].end
+    first.get(timeout=PATIENCE)
+    took = time.monotonic() - ended
+    throughout(SOCKET_TIMEOUT, lambda: None)
+    assert len(project.bodies(key)) == 1
+    network.black_hole(on=False)
+    network.reset()
+    back = time.monotonic()
+    project.wait_ended(key, 2)
 
-    expected = [retried, between, retried, *others]
-    assert [body.task_id for body in project.bodies(key)] == [result.id for result in expected]
+    assert took < 2 * SOCKET_TIMEOUT + 1.0
+    assert [body.task_id for body in project.bodies(key)] == [first.id, second.id]
+    assert project.bodies(key)[1].start - back <= 5.0
     assert project.overlaps(key) == []

@@ -173,7 +173,6 @@ def test_what_a_look_promotes_is_published_although_its_worker_dies(
     assert project.parked(key) == line
     project.start_worker("prefork", concurrency=2)
     bodies = project.wait_ended(key, 3)
-
     assert [body.task_id for body in bodies] == line
     assert sorted(line) == sorted(result.id for result in results)
     assert project.overlaps(key) == []
@@ -233,13 +232,12 @@ def test_one_that_starts_slowly_is_not_taken_for_lost(new_site: SiteMaker, key: 
         line = project.wait_parked(key, 2)
     project.wait_started(key)
     bodies = project.wait_ended(key, 2)
-
     assert [body.task_id for body in bodies] == line
     assert project.lines("was delivered again") == []
     assert project.queued() == 0
 
 
-@pytest.mark.parametrize("broker", ["redis", slow(ELSEWHERE), "quorum"])
+@pytest.mark.parametrize("broker", ["redis", slow(ELSEWHERE), slow("quorum")])
 def test_a_purge_leaves_the_line_as_it_is(new_site: SiteMaker, key: str, broker: str) -> None:
     """The one that was handed the lock included: its message was purged, and is sent again in its turn."""
     project = new_site(broker, conf=SHORT).project
@@ -299,7 +297,6 @@ def test_a_hold_that_nobody_renews_is_followed_by_the_first_in_line(project: Pro
     sent = [project.while_executing.delay(key).id for _ in range(2)]
     project.wait_parked(key, 2)
     bodies = project.wait_ended(key, 2)
-
     assert sorted(body.task_id for body in bodies) == sorted(sent)
     assert -0.1 < bodies[0].start - expires < AT_ONCE
     assert project.overlaps(key) == []

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from celery_redislock import LockBusy, LockOptionError, Resources
+from celery_redislock import LockOptionError, Resources
 from tests.acceptance.harness import Project, wait_until
 from tests.acceptance.journal import Body, overlaps_of
 from tests.acceptance.paths import ELSEWHERE, FUSED, RABBITMQ
@@ -28,7 +28,7 @@ def waiting(project: Project, key: str) -> list[str]:
     return [waiter.owner for waiter in project.executed.lock_for(key).waiting()]
 
 
-@pytest.mark.parametrize("path", [FUSED, ELSEWHERE, slow(RABBITMQ)], indirect=True)
+@pytest.mark.parametrize("path", [FUSED, slow(ELSEWHERE), slow(RABBITMQ)], indirect=True)
 @pytest.mark.parametrize(("pool", "late"), [("prefork", False), slow("threads", True), slow("gevent", False)])
 def test_calls_of_any_two_resources_exclude_each_other_and_all_run_once(
     new_project: ProjectMaker, key: str, pool: str, late: bool
@@ -64,23 +64,6 @@ def test_calls_of_any_two_resources_exclude_each_other_and_all_run_once(
         project.wait_free(name)
 
 
-def test_one_that_waits_for_two_holds_none_and_is_not_overtaken(new_project: ProjectMaker, key: str) -> None:
-    """A call of the resource that is free waits behind it."""
-    other = f"{key}-other"
-    project = new_project()
-    project.start_worker("prefork", concurrency=4)
-    with project.running(project.while_executing, key):
-        both = two(project, other, key)
-        wait_until(lambda: waiting(project, other) == [both.id], PATIENCE, "it waits for both")
-        assert project.holder(other) is None
-        behind = project.while_executing.delay(other)
-        wait_until(lambda: waiting(project, other) == [both.id, behind.id], PATIENCE, "it waits behind")
-    both.get(timeout=PATIENCE)
-    behind.get(timeout=PATIENCE)
-
-    assert [body.task_id for body in project.wait_ended(other, 2)] == [both.id, behind.id]
-
-
 @pytest.mark.parametrize("path", [FUSED, slow(ELSEWHERE), slow(RABBITMQ)], indirect=True)
 def test_both_resources_of_a_killed_worker_are_free_again(new_project: ProjectMaker, key: str) -> None:
     """Whoever waits for one of them goes on, and those that wait for both."""
@@ -102,61 +85,24 @@ def test_both_resources_of_a_killed_worker_are_free_again(new_project: ProjectMa
     project.wait_free(other)
 
 
-@pytest.mark.parametrize("ending", ["fail", "retry_lingering", "reject"])
-def test_both_are_free_however_it_ends(new_project: ProjectMaker, key: str, ending: str) -> None:
-    """A retry hands both on to its message."""
+@pytest.mark.parametrize(
+    ("ending", "runs", "options"),
+    [
+        ("fail", 1, {}),
+        ("retry_lingering", 2, {}),
+        ("retry_lingering", 2, {"lock_on_retry": "release"}),
+        ("reject", 1, {}),
+    ],
+)
+def test_both_are_free_however_it_ends(
+    prefork: Project, key: str, ending: str, runs: int, options: dict[str, Any]
+) -> None:
+    """A retry hands both on to its message, or goes through the lines of both."""
     other = f"{key}-other"
-    runs = 2 if ending == "retry_lingering" else 1
-    project = new_project()
-    project.start_worker("prefork", concurrency=2)
-    project.while_executing_two.delay(key, 0.0, ending, other).get(timeout=PATIENCE, propagate=False)
-
+    project = prefork
+    call = project.while_executing_two.apply_async((key, 0.0, ending, other), **options)
+    call.get(timeout=PATIENCE, propagate=False)
     assert len(project.wait_ended(key, runs)) == runs
-    project.wait_free(key)
-    project.wait_free(other)
-
-
-def test_a_retry_that_leaves_both_to_others_runs_again_and_frees_both(
-    new_project: ProjectMaker, key: str
-) -> None:
-    """``lock_on_retry="release"``: it goes through the lines of both."""
-    other = f"{key}-other"
-    project = new_project()
-    project.start_worker("prefork", concurrency=2)
-    call = key, 0.0, "retry_lingering", other
-    project.while_executing_two.apply_async(call, lock_on_retry="release").get(timeout=PATIENCE)
-
-    assert len(project.wait_ended(key, 2)) == 2
-    project.wait_free(key)
-    project.wait_free(other)
-
-
-@pytest.mark.parametrize("path", [FUSED, slow(RABBITMQ)], indirect=True)
-@pytest.mark.parametrize("how", ["waits too long", "revoked"])
-def test_who_leaves_the_lines_of_both_is_in_nobodys_way(
-    new_project: ProjectMaker, key: str, how: str
-) -> None:
-    """One that waits behind it for the resource that is free runs, while the other one is held."""
-    other = f"{key}-other"
-    project = new_project()
-    project.start_worker("prefork", concurrency=2)
-    with project.running(project.while_executing, key):
-        options = {"lock_wait_timeout": 1.0} if how == "waits too long" else {}
-        both = project.while_executing_two.apply_async((other, 0.0, None, key), **options)
-        wait_until(lambda: waiting(project, other) == [both.id], PATIENCE, "it waits for both")
-        behind = project.while_executing.delay(other)
-        wait_until(lambda: behind.id in waiting(project, other), PATIENCE, "it waits behind")
-        if how == "revoked":
-            project.app.control.revoke(both.id)
-            project.wait_lines("revoked", both.id)
-        else:
-            with pytest.raises(LockBusy):
-                both.get(timeout=PATIENCE)
-            behind.get(timeout=PATIENCE)
-    behind.get(timeout=PATIENCE)
-
-    wait_until(lambda: both.state in {"REVOKED", "FAILURE"}, PATIENCE, "it is over")
-    assert [body.task_id for body in project.wait_ended(other, 1)] == [behind.id]
     project.wait_free(key)
     project.wait_free(other)
 

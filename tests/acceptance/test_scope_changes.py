@@ -77,23 +77,17 @@ def let_them_run(project: Project, app: Celery, calls: Sequence[Call], strategy:
     assert {*ran()} <= {call.id for call in calls}
 
 
-def test_what_was_accepted_under_the_old_scope_runs_under_the_new_one(
-    new_project: ProjectMaker, strategy: str, limit: int
+@pytest.mark.parametrize("is_rolling", [False, True], ids=["at once", "rolling"])
+def test_what_was_accepted_under_one_scope_runs_under_the_other(
+    new_project: ProjectMaker, strategy: str, limit: int, is_rolling: bool
 ) -> None:
-    """Each once, whichever scope becomes which, and in the end only periods are held."""
-    project = new_project(conf={"redislock_on_conflict": strategy})
-    with publishers(project, limit) as (before, _):
-        calls = publish(before)
-        project.start_workers(1, "prefork", concurrency=4, side=AFTER, limit=limit)
-        let_them_run(project, before, calls, strategy)
+    """Each once, whichever scope becomes which, and in the end only periods are held.
 
-
-def test_what_is_accepted_under_both_scopes_runs_under_either(
-    new_project: ProjectMaker, strategy: str, limit: int
-) -> None:
-    """In a rolling deploy old and new publishers and workers are side by side."""
+    In a rolling deploy old and new publishers and workers are side by side.
+    """
     project = new_project(conf={"redislock_on_conflict": strategy})
     with publishers(project, limit) as apps:
-        for side in (BEFORE, AFTER):
+        calls = [] if is_rolling else publish(apps[0])
+        for side in (BEFORE, AFTER) if is_rolling else (AFTER,):
             project.start_workers(1, "prefork", concurrency=2, side=side, limit=limit)
-        let_them_run(project, apps[0], publish(*apps), strategy)
+        let_them_run(project, apps[0], calls or publish(*apps), strategy)

@@ -2,13 +2,11 @@
 
 import signal
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from tests.acceptance.harness import Project, wait_until
-from tests.acceptance.paths import ELSEWHERE
 from tests.acceptance.terms import DEAD, PATIENCE
 from tests.tiers import slow
 
@@ -75,25 +73,8 @@ def test_calls_begin_in_the_order_in_which_they_were_published(
     project.wait_free(key)
 
 
-def test_what_was_published_before_there_was_a_worker_runs_in_order(
-    new_project: ProjectMaker, key: str
-) -> None:
-    """Nobody but publishers is needed to keep the order."""
-    project = new_project(conf=WAIT)
-    results = [project.executed.delay(key) for _ in range(10)]
-    assert waiting(project, key) == ids(results)[1:]
-
-    project.start_workers(2, "prefork", concurrency=2)
-    for result in results:
-        result.get(timeout=PATIENCE)
-    project.wait_ended(key, 10)
-
-    assert order(project, key) == ids(results)
-    assert project.overlaps(key) == []
-
-
 @pytest.mark.parametrize(
-    "task", ["executed_acks_late", "until_and_while_acks_late", slow("until_executing_acks_late")]
+    "task", ["executed_acks_late", slow("until_and_while_acks_late"), slow("until_executing_acks_late")]
 )
 def test_a_killed_worker_costs_no_call_and_no_order(new_project: ProjectMaker, key: str, task: str) -> None:
     """``kill -9`` in the middle: its body runs again, and so does what it had in hand; the others wait.
@@ -146,76 +127,3 @@ def test_one_that_may_not_run_any_more_lets_the_next_one_run(
 
     assert one.id not in order(project, key)
     project.wait_free(key)
-
-
-def test_a_body_that_fails_or_ends_its_child_lets_the_next_one_run(
-    new_project: ProjectMaker, key: str
-) -> None:
-    """However a hold ends, its end looks at the line."""
-    project = new_project(conf=WAIT)
-    project.start_worker("prefork", concurrency=2)
-    with project.kept_on(key):
-        project.executed.delay(key)
-        project.wait_started(key)
-        project.executed.apply_async((key,), {"then": "exit"})  # ends its child
-        project.executed.apply_async((key,), {"then": "fail"})
-        last = project.executed.delay(key)
-        assert len(waiting(project, key)) == 3
-    last.get(timeout=PATIENCE)
-
-    assert len(project.bodies(key)) == 4
-    project.wait_free(key)
-
-
-def test_a_retry_keeps_the_lock_and_the_line_waits(new_project: ProjectMaker, key: str) -> None:
-    """Law 7: it is the same job."""
-    project = new_project(conf=WAIT)
-    project.start_worker("prefork", concurrency=2)
-    with project.kept_on(key):
-        first = project.executed.delay(key)
-        project.wait_started(key)
-        second = project.executed.delay(key, then="retry")
-        third = project.executed.delay(key)
-    third.get(timeout=PATIENCE)
-    project.wait_ended(key, 4)
-
-    assert order(project, key) == [first.id, second.id, second.id, third.id]
-    assert project.overlaps(key) == []
-
-
-def test_a_period_spaces_what_waits_and_keeps_its_order(new_project: ProjectMaker, key: str) -> None:
-    """Each call is accepted when it starts, one in a period; the next one waits for its end by the clock."""
-    project = new_project(conf=WAIT)
-    project.start_worker("prefork", concurrency=2)
-    publish: Any = project.executed.apply_async
-    results = [publish((key,), lock_period=1.0) for _ in range(1)]
-    with project.kept_on(key):
-        project.wait_started(key)
-        results += [publish((key,), lock_period=1.0) for _ in range(3)]
-        assert len(waiting(project, key)) == 3
-    for result in results:
-        result.get(timeout=PATIENCE)
-    bodies = project.wait_ended(key, 4)
-
-    assert order(project, key) == ids(results)
-    waited = [body.start for body in bodies[1:]]
-    assert all(after - before > 0.9 for before, after in pairwise(waited))
-
-
-def test_with_the_locks_elsewhere_nothing_is_lost(open_on: ProjectMaker, key: str) -> None:
-    """There a worker parks what was refused, in the order in which it comes."""
-    project = open_on(path=ELSEWHERE, conf=WAIT)
-    try:
-        project.start_worker("prefork", concurrency=2)
-        with project.kept_on(key):
-            results = [project.executed.delay(key)]
-            project.wait_started(key)
-            results += [project.executed.delay(key) for _ in range(10)]
-            wait_until(lambda: len(waiting(project, key)) == 10, PATIENCE, "ten wait")
-        for result in results:
-            result.get(timeout=PATIENCE)
-
-        assert sorted(order(project, key)) == sorted(ids(results))
-        assert project.overlaps(key) == []
-    finally:
-        project.close()

@@ -49,17 +49,20 @@ def parked(shop: Shop, **options: Any) -> Iterator[Any]:
         yield task
 
 
-@pytest.mark.parametrize(("call", "is_parked"), [({}, True), ({"countdown": 60}, False)], ids=repr)
+@pytest.mark.parametrize(
+    ("options", "call", "is_parked"),
+    [({}, {}, True), ({}, {"countdown": 60}, False), ({"lock_limit": 2}, {}, False)],
+    ids=repr,
+)
 def test_a_message_waits_behind_one_in_hand_that_is_on_its_way(
-    shop: Shop, call: dict[str, Any], *, is_parked: bool
+    shop: Shop, options: dict[str, Any], call: dict[str, Any], *, is_parked: bool
 ) -> None:
-    """And not behind one that waits for its ETA: that may take a day."""
+    """And not behind one that waits for its ETA, which may take a day, nor where there is room for both."""
     promote.install(shop.app, shop.store)
-    task = shop.unique(body, **RUNNING_ONLY)
+    task = shop.unique(body, **RUNNING_ONLY, **options)
     task.apply_async((7,), **call)
     in_hand = shop.receive()
     task.delay(7)
-
     assert parking._park_received(task, CONSUMER, shop.message(), KEY) is is_parked
     assert in_hand.state == "received"
 
@@ -183,26 +186,13 @@ class TestLongestWait:
         with parked(shop, lock_wait_timeout=60.0) as task:
             let_pass(shop, monkeypatch, 59.0)
             assert shop.messages() == []
-
             let_pass(shop, monkeypatch, 1.5)
             error = shop.run()
-
             assert isinstance(error, LockBusy)
             assert (error.key, error.holder, error.waited) == (KEY, "first", pytest.approx(60.5, abs=0.3))
             assert shop.state("t1") == "FAILURE"
             assert [state for _, state in shop.states()] == ["running"]
             assert task.lock_for(7).waiting() == []
-
-    def test_a_time_for_one_call_travels_with_it(self, shop: Shop, monkeypatch: Any) -> None:
-        promote.install(shop.app, shop.store)
-        task = shop.unique(body, **RUNNING_ONLY)
-        with hold(task, 7):
-            task.apply_async((7,), lock_wait_timeout=5)
-            shop.run()
-
-            let_pass(shop, monkeypatch, 5.5)
-
-            assert isinstance(shop.run(), LockBusy)
 
     def test_its_time_begins_with_its_first_parking(self, shop: Shop, monkeypatch: Any) -> None:
         """Refused again when its turn was over before it came, it waits for what is left."""
@@ -211,9 +201,7 @@ class TestLongestWait:
             shop.store.drain()
             shop.run()
             assert len(task.lock_for(7).waiting()) == 1
-
             let_pass(shop, monkeypatch, 20.5)
-
             assert isinstance(shop.run(), LockBusy)
 
     def test_one_that_finds_the_lock_free_runs(self, shop: Shop, monkeypatch: Any) -> None:
@@ -221,7 +209,6 @@ class TestLongestWait:
         with parked(shop, lock_wait_timeout=60.0):
             let_pass(shop, monkeypatch, 61.0)
             message = shop.message()
-
         assert shop.run(shop.receive(message)) == 7
 
     def test_a_copy_of_a_message_that_runs_never_fails(self, shop: Shop, monkeypatch: Any) -> None:
@@ -253,7 +240,6 @@ class TestLongestWait:
             let_pass(shop, monkeypatch, 61.0)
             message = shop.message()
             assert isinstance(shop.run(shop.receive(message)), LockBusy)
-
         assert isinstance(shop.run(shop.receive(message)), Ignore)
         assert carried(message).token in message.headers[HEADER]
 
@@ -262,7 +248,6 @@ class TestLongestWait:
         with parked(shop, lock="until_and_while_executing", lock_wait_timeout=60.0) as task:
             let_pass(shop, monkeypatch, 61.0)
             assert isinstance(shop.run(), LockBusy)
-
             assert not task.delay(7).is_duplicate
 
     def test_a_claim_that_was_never_handed_over_is_none(self, shop: Shop) -> None:
@@ -377,17 +362,13 @@ class TestRetryThatLeavesItsLock:
         task, message = retried(shop, **options)
         assert task.lock_for(7).holder() is None or "lock_period" in options
         assert shop.held() == {}
-
         assert shop.run(shop.receive(message)) == 7
-
         assert shop.held() == {}
 
     def test_the_lock_is_free_when_the_body_has_unwound(self, shop: Shop) -> None:
         """Law 5: before anybody can see that it is retried."""
         seen: list[Any] = []
-
         retried(shop, on_retry=lambda *_: seen.append(shop.states()))
-
         assert seen == [[]]
 
     @pytest.mark.parametrize("options", LEASED[:3], ids=repr)
@@ -398,9 +379,7 @@ class TestRetryThatLeavesItsLock:
         task, message = retried(shop, **options)
         with hold(task, 7, task_id="another"):
             shop.store.park(KEY, "parked/1", Entry("hold", "", 60.0, "{}"), nonce="1", band=2 * 255 + 1)
-
             assert isinstance(shop.run(shop.receive(message)), Ignore)
-
             assert [waiter.owner for waiter in task.lock_for(7).waiting()] == ["t1", "parked"]
 
     def test_one_that_comes_before_its_body_has_unwound_is_served_when_it_has(self, shop: Shop) -> None:
@@ -429,7 +408,6 @@ class TestRetryThatLeavesItsLock:
     def test_any_other_message_keeps_the_lock(self, shop: Shop, change: dict[str, Any]) -> None:
         """One that runs at once, and one that was not retried."""
         retried(shop, **change)
-
         assert [state for _, state in shop.states()] == ["queued"]
 
     def test_its_time_in_line_begins_when_it_is_due(self, shop: Shop, monkeypatch: Any) -> None:
@@ -440,15 +418,28 @@ class TestRetryThatLeavesItsLock:
             assert isinstance(shop.run(shop.receive(message)), Ignore)
             let_pass(shop, monkeypatch, 4.0)
             assert shop.messages() == []
-
             let_pass(shop, monkeypatch, 1.5)
-
             assert isinstance(shop.run(), LockBusy)
 
     @pytest.mark.parametrize("scope", ["until_executing", "until_expired"])
     def test_it_is_refused_where_a_run_holds_no_lock(self, shop: Shop, scope: str) -> None:
         with pytest.raises(LockOptionError, match="lock_on_retry is about the lock of a running task"):
             shop.unique(body, lock=scope, lock_period=9, lock_on_retry="release")
+
+
+def test_a_line_takes_no_more_than_its_task_says_whether_they_are_received_or_refused(shop: Shop) -> None:
+    """``lock_max_waiting``: what comes then goes by the clock, and nothing is lost."""
+    promote.install(shop.app, shop.store)
+    task = shop.unique(body, lock_max_waiting=1, **RUNNING_ONLY)
+    with hold(task, 7, task_id="first"):
+        for task_id in ("t1", "t2"):
+            task.apply_async((7,), task_id=task_id)
+            shop.run()
+        again = shop.message()
+        assert (again.headers["id"], again.headers["eta"] is None) == ("t2", False)
+        task.apply_async((7,), task_id="t3")
+        assert not parking._park_received(task, CONSUMER, shop.message(), KEY)
+        assert [waiter.owner for waiter in task.lock_for(7).waiting()] == ["t1"]
 
 
 def test_that_a_line_is_full_is_said_once_a_minute_for_each_key(
@@ -476,31 +467,38 @@ def test_that_a_line_is_full_is_said_once_a_minute_for_each_key(
     )
 
 
-@pytest.mark.parametrize("is_received", [True, False])
-def test_what_waits_in_line_is_told_once_however_often_it_is_parked(
-    shop: Shop, caplog: Any, *, is_received: bool
-) -> None:
+def test_what_waits_in_line_is_told_once_however_often_it_is_parked(shop: Shop, caplog: Any) -> None:
     """By the process that found its lock held; at its turn another one may have taken that."""
     caplog.set_level("DEBUG", "celery_redislock")
     promote.install(shop.app, shop.store)
     task = shop.unique(body, **RUNNING_ONLY)
-    if is_received:
-        task.apply_async((7,), task_id="t0")
-        in_hand = shop.receive()
-        task.apply_async((7,), task_id="t1")
-        assert parking._park_received(task, CONSUMER, shop.message(), KEY)
-        shop.run(in_hand)
-    else:
-        with hold(task, 7, task_id="first"):
-            task.apply_async((7,), task_id="t1")
-            shop.run()
+    task.apply_async((7,), task_id="t0")
+    in_hand = shop.receive()
+    task.apply_async((7,), task_id="t1")
+    assert parking._park_received(task, CONSUMER, shop.message(), KEY)
+    shop.run(in_hand)
     message = shop.message()
     shop.store.leave(KEY, carried(message).token)
     with hold(task, 7, task_id="second"):
         shop.run(shop.receive(message))
-
     levels = [record.levelname for record in caplog.records if "[t1] waits: " in record.message]
     assert levels == ["INFO", "DEBUG"]
+
+
+@pytest.mark.parametrize("scope", ["until_expired", "until_executing"])
+def test_the_period_of_one_that_has_waited_begins_when_it_runs(shop: Shop, scope: str) -> None:
+    """In scopes that hold nothing while they run. The claim that it was handed stands for no period."""
+    promote.install(shop.app, shop.store)
+    runs = shop.unique(body, name="runs", **RUNNING_ONLY)
+    task = shop.unique(body, lock=scope, lock_key=KEY, lock_period=600.0)
+    with hold(runs, 7, task_id="first"):
+        task.apply_async((7,), task_id="t1", group_id="g")
+        shop.run()
+        assert [waiter.owner for waiter in task.lock_for(7).waiting()] == ["t1"]
+    assert shop.run() == 7
+    holder = task.lock_for(7).holder()
+    assert holder is not None
+    assert (holder.state, holder.remaining) == ("period", pytest.approx(600.0, abs=9.0))
 
 
 def handed_on(shop: Shop, key: str = KEY) -> list[str]:
@@ -548,7 +546,6 @@ def test_one_acknowledged_late_whose_start_is_broken_off_leaves_its_lock_to_the_
         shop.store.failures = 1
         with pytest.raises(SystemExit):
             shop.run(request)
-
     assert (handed_on(shop), shop.held()) == ([], {})
 
 
@@ -559,14 +556,12 @@ def test_one_that_runs_without_its_lock_is_taken_out_of_its_line(shop: Shop, swi
         pass
     promotion = shop.message()
     assert handed_on(shop) == ["t1"]
-
     switched = locks_off() if switch == "worker" else nullcontext()
     if switch == "task":
         shop.app.tasks.pop(task.name)
         shop.unique(body, lock=None)
     with switched:
         assert shop.run(shop.receive(promotion)) == 7
-
     assert (handed_on(shop), shop.held()) == ([], {})
 
 
