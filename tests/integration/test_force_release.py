@@ -36,8 +36,6 @@ def test_what_an_operator_took_away_is_told_and_logged_although_the_reply_was_lo
         store.acquire("night", "t1/m", 60.0, facts='{"state": "queued"}')
         store.force_release("another")  # so that the server knows the script
         proxy.fail(Fault.REPLY_LOST, of="force_release")
-
         take_away(store, proxy.url, prefix)
-
         assert caplog.messages == ["released 'night' by force from 't1' (queued): 'purged'"]
         assert store.inspect("night") is None

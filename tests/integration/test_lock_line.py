@@ -91,52 +91,16 @@ WAITS = """
 
 
 def test_five_that_wait_are_served_in_order(case: RedisCase) -> None:
-    """Exactly, and each leaves nothing behind."""
-    order: list[int] = []
-    with Lock(case.redis, "n") as first:
-        lines = _in_line(case, 5, lambda each, _lock: order.append(each))
-        with lines:
-            first.release()
-        first.acquire()
-
-    assert order == [0, 1, 2, 3, 4]
-    assert _no_trace(case)
-
-
-def test_one_that_comes_later_does_not_overtake_those_who_wait(case: RedisCase) -> None:
-    """A holder that acquires again at once goes to the end, behind everybody."""
+    """A holder that acquires again at once goes to the end, behind everybody. Each leaves nothing behind."""
     order: list[str] = []
     first = Lock(case.redis, "n", wait=30.0)
     first.acquire()
-    with _in_line(case, 3, lambda each, _lock: order.append(str(each))):
+    with _in_line(case, 5, lambda each, _lock: order.append(str(each))):
         first.release()
         with first:
             order.append("again")
-
-    assert order == ["0", "1", "2", "again"]
-
-
-def test_a_lease_is_whole_after_a_wait_of_three_times_its_ttl(case: RedisCase) -> None:
-    """It begins when the lock is handed over, less one trip; not when the waiter came."""
-    ttl = 0.8
-
-    def measure() -> tuple[float, float]:
-        lock = Lock(case.redis, "n", ttl=ttl, wait=30.0, auto_renew=False)
-        before = time.monotonic()
-        assert lock.acquire(30.0)
-        left = case.remaining() or 0.0
-        lock.release()
-        return time.monotonic() - before, left
-
-    with Lock(case.redis, "n") as first, ThreadPoolExecutor(1) as pool:
-        waiter = pool.submit(measure)
-        time.sleep(3 * ttl)
-        first.release()
-        waited, left = waiter.result(10)
-        first.acquire()
-
-    assert waited >= 3 * ttl
-    assert left >= ttl - 0.2  # the trip of the grant, and that of this look, on two busy cores
+    assert order == ["0", "1", "2", "3", "4", "again"]
+    assert _no_trace(case)
 
 
 def test_who_gives_up_leaves_no_trace_and_costs_nobody(case: RedisCase) -> None:
@@ -176,7 +140,6 @@ def test_a_waiting_process_that_is_killed_costs_the_others_its_hand_off(case: Re
             before = time.monotonic()
             first.release()
             cost = done[0].result(20) - before
-
     assert HAND_OFF - 0.1 < cost < HAND_OFF + MARGIN
     assert _no_trace(case)
 
@@ -208,7 +171,7 @@ def test_a_signal_leaves_the_line(case: RedisCase, sent: int) -> None:
 def test_the_next_gets_the_lock_of_a_holder_that_was_killed_when_it_expires(case: RedisCase) -> None:
     """Nobody releases it, so nobody rings: the first in line looks then."""
     program = """
-        lock = Lock(store, "n", ttl=3.0)
+        lock = Lock(store, "n", ttl=1.5)
         lock.acquire()
         print("held", flush=True)
         time.sleep(60)
@@ -235,18 +198,8 @@ def test_a_foreign_lock_without_an_end_is_waited_for_within_bounds(case: RedisCa
         case.client.delete(case.key("n"))
         before = time.monotonic()
         found = done[0].result(20) - before
-
     assert found < 1.0 + MARGIN
     assert _no_trace(case)
-
-
-def test_an_operators_release_hands_the_lock_to_the_first_in_line(case: RedisCase) -> None:
-    first = Lock(case.redis, "n", auto_renew=False)
-    first.acquire()
-    with _in_line(case, 2, lambda each, _lock: each) as done:
-        assert case.redis.force_release("n").released
-        assert done[0].result(HAND_OFF / 2) == 0
-    assert not first.release()
 
 
 def test_who_was_lost_by_a_failover_is_in_line_again(case: RedisCase) -> None:

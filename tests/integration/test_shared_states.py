@@ -91,7 +91,6 @@ def test_one_of_two_beats_that_know_the_same_takes_the_tick(case: Case) -> None:
     """Compare and set: the other one is shown what is there now."""
     known = sent(case)
     first, second = case.take(known, nonce="a"), case.take(known, nonce="b")
-
     assert (first.status, second.status) == ("taken", "sending")
     assert second.text == first.text
     state = state_of(first.text)
@@ -105,7 +104,6 @@ def test_a_request_that_is_repeated_takes_the_tick_again(case: Case) -> None:
     words = about()
     first = case.states.take("e", NOTHING, words, bound=BOUND, next_in=60.0)
     again = case.states.take("e", NOTHING, words, bound=BOUND, next_in=60.0)
-
     assert (first.status, again.status) == ("taken", "taken")
     assert again.text == first.text
 
@@ -115,7 +113,6 @@ def test_a_tick_that_is_being_sent_is_taken_when_its_bound_has_passed(case: Case
     first = case.take(bound=0.3)
     assert case.take(first.text, nonce="b").status == "sending"
     case.pass_bound(0.3, first.now)
-
     assert case.take(first.text, nonce="b").status == "taken"
 
 
@@ -124,7 +121,6 @@ def test_a_state_that_is_being_sent_for_long_can_be_taken(server: Case, later: f
     """The server's clock was set back, or it is nonsense: no entry waits for that."""
     text = prolonged(server.take(bound=0.1).text, later)
     server.client.set(server.key("beat"), text)
-
     assert server.take(text, nonce="b").status == "taken"
 
 
@@ -134,7 +130,6 @@ def test_only_who_took_a_tick_settles_it_and_repeating_that_is_harmless(case: Ca
     case.pass_bound(0.002, first.now)
     second = case.take(first.text, nonce="b")
     after = finished(second.text, is_sent=True)
-
     assert not case.states.replace("e", first.text, "late", 60.0)
     assert case.states.replace("e", second.text, after, 60.0)
     assert case.states.replace("e", second.text, after, 60.0)
@@ -147,7 +142,6 @@ def test_a_released_tick_leaves_what_was_there_before(case: Case, known: str) ->
     before = sent(case) if known else NOTHING
     taken = case.take(before, nonce="b")
     assert case.states.replace("e", taken.text, before, 60.0)
-
     assert case.states.read(["e"])[1] == [before]
     assert case.take(before, nonce="c").status == "taken"
 
@@ -158,7 +152,6 @@ def test_a_prolonged_tick_is_still_its_beats(case: Case) -> None:
     longer = prolonged(first.text, BOUND)
     assert case.states.replace("e", first.text, longer, 60.0)
     case.pass_bound(0.3, first.now)
-
     assert case.take(first.text, nonce="b").status == "sending"
     assert case.take(longer, nonce="b").status == "sending"
 
@@ -168,7 +161,6 @@ def test_a_paused_entry_spends_its_tick_until_it_is_resumed(server: Case) -> Non
     known = sent(server)
     server.states.pause("e", None)
     paused = server.take(known, nonce="b")
-
     assert paused.status == "paused"
     state = state_of(paused.text)
     assert state.sending_until == 0
@@ -178,32 +170,25 @@ def test_a_paused_entry_spends_its_tick_until_it_is_resumed(server: Case) -> Non
     assert server.take(paused.text, nonce="c").status == "taken"
 
 
-@pytest.mark.parametrize("seconds", [None, 90.0])
-def test_a_pause_says_who_began_it_and_why(server: Case, seconds: float | None) -> None:
-    """And the script that spends the tick reads no more of it than it needs."""
+@pytest.mark.parametrize(("seconds", "lives"), [(None, LONGEST_PAUSE), (90.0, 90.0)])
+def test_a_pause_says_who_began_it_and_why_and_ends(
+    server: Case, seconds: float | None, lives: float
+) -> None:
+    """Law 4. And the script that spends the tick reads no more of it than it needs."""
     facts = {"by": "anna", "host": "ops1", "since": 1780315200.5, "reason": "größer als 5"}
     server.states.pause("e", seconds, facts)
-
     ends = pytest.approx(ends_in(server, seconds), abs=5.0)
     assert server.states.pauses(["e", "f"])[1] == {"e": Pause(ends, 1780315200.5, facts)}
     assert server.take().status == "paused"
+    assert server.client.pttl(server.key("pause")) == pytest.approx(lives * 1000, abs=5000)
 
 
 @pytest.mark.parametrize("text", ["inf", "1780315200.5", "inf\0", "inf\0[1]", "inf\0{", "inf\0\0"])
 def test_a_pause_without_facts_is_a_pause(server: Case, text: str) -> None:
     """As an earlier version writes it, and with rubbish behind the number."""
     server.client.set(server.key("pause"), text)
-
     assert server.states.pauses(["e"])[1] == {"e": Pause(float(text.partition("\0")[0]), None, {})}
     assert server.take().status == "paused"
-
-
-@pytest.mark.parametrize(("seconds", "lives"), [(None, LONGEST_PAUSE), (90.0, 90.0)])
-def test_a_pause_ends_by_itself(server: Case, seconds: float | None, lives: float) -> None:
-    """Law 4: nothing is without an end."""
-    server.states.pause("e", seconds)
-
-    assert server.client.pttl(server.key("pause")) == pytest.approx(lives * 1000, abs=5000)
 
 
 def test_every_key_ends_and_outlives_the_next_due_time_by_a_week(server: Case) -> None:
@@ -214,7 +199,6 @@ def test_every_key_ends_and_outlives_the_next_due_time_by_a_week(server: Case) -
     for key, seconds in least.items():
         assert server.client.pttl(key) > (seconds - 5) * 1000
     assert server.states.replace("e", answer.text, finished(answer.text, is_sent=True), 60.0)
-
     assert server.client.pttl(server.key("beat")) > (KEPT - 5) * 1000
 
 
@@ -232,7 +216,6 @@ def test_a_key_that_is_no_state_is_shown_and_then_replaced_and_no_pause(
     assert first.status == "refused"
     assert first.text
     assert State.read(first.text) is None
-
     assert server.take(first.text).status == "taken"
     assert server.states.pauses(["e"])[1] == {}
 
@@ -241,7 +224,6 @@ def test_entries_of_one_name_in_two_apps_are_told_apart(server: Case) -> None:
     """On one prefix, as two projects may have by default."""
     other = States(server.store, "bakery")
     known = sent(server)
-
     assert other.read(["e"])[1] == [NOTHING]
     assert other.take("e", NOTHING, about(), bound=BOUND, next_in=60.0).status == "taken"
     assert server.states.read(["e"])[1] == [known]
@@ -253,7 +235,6 @@ def test_names_of_any_kind_are_read_and_listed(server: Case) -> None:
     names = ["nightly report", "a{b}c", "größe", "%41", "x" * 300, "tab\there"]
     for name in names:
         sent(server, entry=name)
-
     assert sorted(state.entry for state in server.states.listed()) == sorted(names)
     assert all(State.read(text) for text in server.states.read(names)[1])
     assert server.states.read(["nobody"])[1] == [NOTHING]
@@ -263,7 +244,6 @@ def test_a_list_of_entries_that_is_another_programs_key_stops_no_beat(server: Ca
     """Beats never look at it; whoever lists the schedule is told what to do."""
     server.client.set(f"{server.prefix}:beat", "x")
     known = sent(server)
-
     with pytest.raises(LockKeyError, match=f"{server.prefix}:beat is another program's.*rename it"):
         server.states.listed()
     assert server.states.read(["e"])[1] == [known]
@@ -273,7 +253,6 @@ def test_more_entries_than_one_request_takes_are_read_in_several(server: Case) -
     """A beat with ten thousand entries keeps the server for no longer than one with five hundred."""
     known = sent(server, entry="n700")
     _, texts = server.states.read([f"n{number}" for number in range(1201)])
-
     assert [index for index, text in enumerate(texts) if text] == [700]
     assert texts[700] == known
 
@@ -281,7 +260,6 @@ def test_more_entries_than_one_request_takes_are_read_in_several(server: Case) -
 def test_what_is_asked_to_learn_whether_ticks_can_be_taken_leaves_nothing(server: Case) -> None:
     """A beat asks it each second of an outage."""
     server.states.write_nothing()
-
     assert wait_until(lambda: server.client.keys(f"{server.prefix}*") == [], 5.0)
 
 

@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 import redis
 from celery.signals import before_task_publish
-from click.testing import CliRunner
 from kombu import Exchange, Queue
 
 from celery_redislock import LockUnavailable, lock_acquired, lock_conflict
-from celery_redislock.cli import main
 from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.locks import connect
 from celery_redislock.publishing import claim
@@ -24,13 +22,10 @@ from celery_redislock.publishing.turn import band_of
 from celery_redislock.store.store import LARGEST, Entry, Parked, Turn
 from tests.faults import Fault, FaultyProxy
 from tests.integration.test_claim_and_publish import Publisher
-from tests.stores import ABOUT, RedisCase, granted
+from tests.stores import ABOUT, IN_LINE, RedisCase, granted, in_line
 from tests.trips import Trips
 
 A, B, C, D = (f"job-{each}/abcdefghijk{each}" for each in "abcd")
-
-#: What a claim says that a line has handed over.
-IN_LINE = '{"state":"queued","line":1}'
 
 #: In the texts of these tests, what says how the message left.
 CLAIMED, UNCLAIMED, PARKED = "(claimed)", "(unclaimed)", "(parked)"
@@ -45,14 +40,14 @@ print(whereabouts_of(None, os.getpid()))
 A_TICK = "shop/pay@2026-06-01T12:00:00+00:00"
 
 
+@pytest.fixture
+def case(plain_case: RedisCase) -> RedisCase:
+    """On a server only."""
+    return plain_case
+
+
 def push(
-    case: RedisCase,
-    token: str,
-    *,
-    band: int = 1,
-    most: int = 100,
-    within: float | None = None,
-    **terms: Any,
+    case: RedisCase, token: str, *, band: int = 1, most: int = 100, within: float | None = None, **terms: Any
 ) -> Any:
     """Publish a message whose text is its token and how it left."""
     turn = Turn(CLAIMED, UNCLAIMED, PARKED, IN_LINE, band, most, hand_off=30.0, within=within)
@@ -67,11 +62,6 @@ def parked(answer: object) -> Parked:
     return answer
 
 
-def in_line(case: RedisCase, name: str = "n") -> list[str]:
-    """The ids that wait, in order."""
-    return [waiter.id for waiter in case.redis.waiting(name)[1]]
-
-
 def left(case: RedisCase) -> list[str]:
     """What lies in the queue, the first to be received first."""
     return case.pushed()[::-1]
@@ -80,15 +70,10 @@ def left(case: RedisCase) -> list[str]:
 # --- the script ------------------------------------------------------------------------------
 
 
-def test_what_is_published_while_one_holds_is_served_in_the_order_of_publishing(
-    server_case: RedisCase,
-) -> None:
+def test_what_is_published_while_one_holds_is_served_in_the_order_of_publishing(case: RedisCase) -> None:
     """A hundred calls that no worker has seen; each is in the line, or in the queue, never in both."""
-    case = server_case
     tokens = [f"job-{number}/{number:012}" for number in range(100)]
-
     first, *answers = [push(case, token) for token in tokens]
-
     assert not granted(first).repeated
     assert [(parked(answer).place, answer.held_by.token) for answer in answers] == [
         (place, tokens[0]) for place in range(99)
@@ -102,105 +87,44 @@ def test_what_is_published_while_one_holds_is_served_in_the_order_of_publishing(
     assert (in_line(case), case.lines()) == ([], [])
 
 
-def test_one_that_is_handed_the_lock_has_an_ordinary_claim(server_case: RedisCase) -> None:
-    """For as long as the refused one would have lived: there may be no worker for an hour."""
-    case = server_case
-    push(case, A)
-    push(case, B)
-
-    case.redis.release("n", A)
-
-    hold = case.redis.inspect("n")
-    assert hold is not None
-    assert (hold.token, hold.facts["line"]) == (B, 1)
-    assert 29.0 < hold.expires_in <= 30.0
-
-
-def test_a_free_lock_is_claimed_as_ever(server_case: RedisCase) -> None:
-    """And the message goes to the end of the queue."""
-    case = server_case
-    case.client.lpush(case.queue(), "another")
-
-    assert not granted(push(case, A)).repeated
-
-    assert (left(case), in_line(case)) == (["another", f"<{A}{CLAIMED}>"], [])
-    assert (case.redis.names(), case.lines()) == (["n"], [])
-
-
-def test_after_an_expiry_the_first_in_line_goes_before_the_next_call(server_case: RedisCase) -> None:
+def test_after_an_expiry_the_first_in_line_goes_before_the_next_call(case: RedisCase) -> None:
     """Also where no worker is there to look at lines."""
-    case = server_case
     push(case, A)
     push(case, B)
     case.expire()
-
     answer = parked(push(case, C))
-
     assert (answer.place, case.holder(), in_line(case)) == (0, B, [C])
     assert answer.held_by is not None
     assert answer.held_by.token == B
     assert case.pushed() == [f"<{A}{CLAIMED}>", f"<{B}{PARKED}>"]
 
 
-def test_who_can_be_served_by_another_process_only_is_not_overtaken(server_case: RedisCase) -> None:
+def test_who_can_be_served_by_another_process_only_is_not_overtaken(case: RedisCase) -> None:
     """A message of another broker, which its own process publishes within a second."""
-    case = server_case
     case.take(A)
     case.store.park("n", B, Entry("give", "amqp:there", 30.0, IN_LINE, "b"), nonce="b")
     case.expire()
-
     answer = parked(push(case, C))
-
     assert (answer.place, case.holder(), in_line(case)) == (1, None, [B, C])
     assert answer.held_by is not None
     assert answer.held_by.token == B
     case.client.delete(case.key(part="line"), case.key(part="parked"))
 
 
-def test_a_copy_in_line_that_needs_no_lock_leaves_it_to_the_call(server_case: RedisCase) -> None:
-    """Its message is done, so it goes on its way, and nobody waits any more."""
-    case = server_case
-    case.take(A)
-    case.store.park("n", B, Entry("push", case.queue(), 30.0, IN_LINE, "b"), nonce="b")
-    case.redis.mark_done("n", B, 30.0)
-    case.expire()
-
-    granted(push(case, C))
-
-    assert (case.holder(), in_line(case)) == (C, [])
-    assert sorted(case.pushed()) == [f"<{C}{CLAIMED}>", "b"]
-
-
 @pytest.mark.parametrize("limit", [None, 2])
-def test_calls_that_keep_coming_put_off_no_look_at_the_line(
-    server_case: RedisCase, limit: int | None
-) -> None:
+def test_calls_that_keep_coming_put_off_no_look_at_the_line(case: RedisCase, limit: int | None) -> None:
     """Else what has waited for too long would stay, and what is lost would not be missed."""
-    case = server_case
     more = {"limit": limit} if limit else {}
     for holder in (A, D)[: limit or 1]:
         push(case, holder, **more)
     parked(push(case, B, within=1.0, **more))
-
     parked(push(case, C, **more))
-
     assert 0.0 < case.redis.sweep().next_in <= 1.0
 
 
-def test_a_higher_priority_waits_before_a_lower_one(server_case: RedisCase) -> None:
-    case = server_case
-    push(case, A)
-    push(case, B, band=13)
-    push(case, C, band=1)
-    push(case, D, band=13)
-
-    assert in_line(case) == [C, B, D]
-
-
 @pytest.mark.parametrize("end", ["waits", "has left", "has run"])
-def test_a_repeated_request_parks_once(server_case: RedisCase, end: str) -> None:
+def test_a_repeated_request_parks_once(case: RedisCase, end: str) -> None:
     """Its first answer was lost; the lock may have been handed to it, and released by its run, meanwhile."""
-    case = server_case
     push(case, A)
     parked(push(case, B))
     if end != "waits":
@@ -208,70 +132,55 @@ def test_a_repeated_request_parks_once(server_case: RedisCase, end: str) -> None
     if end == "has run":
         case.redis.release("n", B)
     before = case.pushed()
-
     assert granted(push(case, B)).repeated
-
     assert in_line(case) == ([B] if end == "waits" else [])
     assert case.pushed() == before
     assert case.holder() == {"waits": A, "has left": B, "has run": None}[end]
 
 
-def test_one_that_has_run_is_not_parked_again_behind_those_who_wait(server_case: RedisCase) -> None:
+def test_one_that_has_run_is_not_parked_again_behind_those_who_wait(case: RedisCase) -> None:
     """Its request is repeated when the hold of the one after it has expired, too."""
-    case = server_case
     for token in (A, B, C, D):
         push(case, token)
     case.redis.release("n", A)
     case.redis.release("n", B)
     case.expire()
-
     assert granted(push(case, B)).repeated
-
     assert (case.holder(), in_line(case)) == (None, [D])
 
 
-def test_one_that_waits_is_not_parked_again_when_its_note_has_gone(server_case: RedisCase) -> None:
+def test_one_that_waits_is_not_parked_again_when_its_note_has_gone(case: RedisCase) -> None:
     """Another beat sends the same tick a minute later."""
-    case = server_case
     push(case, A)
     push(case, B)
     case.expire(part=f"note:{B.partition('/')[2]}")
-
     assert granted(push(case, B)).repeated
     assert in_line(case) == [B]
 
 
-def test_its_own_claim_gets_its_message(server_case: RedisCase) -> None:
+def test_its_own_claim_gets_its_message(case: RedisCase) -> None:
     """A publisher took it and was killed; a beat's tick has the same token."""
-    case = server_case
     case.take(A)
-
     assert granted(push(case, A)).repeated
     assert (left(case), in_line(case)) == ([f"<{A}{CLAIMED}>"], [])
 
 
-def test_on_a_full_line_it_leaves_without_a_claim_once(server_case: RedisCase) -> None:
-    case = server_case
+def test_on_a_full_line_it_leaves_without_a_claim_once(case: RedisCase) -> None:
     push(case, A)
     push(case, B, most=1)
-
     answers = [push(case, C, most=1) for _ in range(2)]
-
     assert (answers[0].word, answers[0].held_by.token) == ("unclaimed", A)
     assert granted(answers[1]).repeated
     assert (left(case), in_line(case)) == ([f"<{A}{CLAIMED}>", f"<{C}{UNCLAIMED}>"], [B])
 
 
-def test_a_period_puts_nobody_into_a_line(server_case: RedisCase) -> None:
+def test_a_period_puts_nobody_into_a_line(case: RedisCase) -> None:
     """Nobody releases it, so nobody's turn would come; a holder comes first, as ever."""
-    case = server_case
     push(case, A, period=60.0)
     parked(push(case, B, period=60.0))
     case.redis.leave("n", B)
     case.redis.release("n", A)
-
     answer = push(case, C, period=60.0)
-
     assert (answer.word, answer.held_by.is_period) == ("unclaimed", True)
     assert (left(case), in_line(case)) == ([f"<{A}{CLAIMED}>", f"<{C}{UNCLAIMED}>"], [])
     assert case.holder() == A  # its period
@@ -280,29 +189,23 @@ def test_a_period_puts_nobody_into_a_line(server_case: RedisCase) -> None:
 @pytest.mark.parametrize("part", ["line", "parked"])
 @pytest.mark.parametrize("is_held", [True, False])
 def test_where_its_keys_are_another_programs_nobody_is_lost(
-    server_case: RedisCase, part: str, *, is_held: bool
+    case: RedisCase, part: str, *, is_held: bool
 ) -> None:
     """Law 2: it leaves without a claim, and as ever where the lock is free."""
-    case = server_case
     if is_held:
         case.take(A)
     case.client.set(case.key(part=part), "another program's")
     case.foreign = (case.key(part=part),)
-
     answer = push(case, B)
-
     assert left(case) == [f"<{B}{UNCLAIMED if is_held else CLAIMED}>"]
     assert (getattr(answer, "word", None), case.holder()) == (("unclaimed", A) if is_held else (None, B))
 
 
-def test_where_the_queue_takes_nothing_it_is_told_and_nothing_is_left(server_case: RedisCase) -> None:
-    case = server_case
+def test_where_the_queue_takes_nothing_it_is_told_and_nothing_is_left(case: RedisCase) -> None:
     case.client.set(case.queue(), "no list")
     case.take(A)
-
     with pytest.raises(Exception, match="WRONGTYPE"):
         push(case, B, most=0)
-
     assert in_line(case) == []
     assert not case.client.exists(case.key(part=f"note:{B.partition('/')[2]}"))
 
@@ -316,11 +219,9 @@ def test_a_server_out_of_memory_takes_nothing(period: float | None) -> None:
         before = case.keys()
         case.client.config_set("maxmemory-policy", "noeviction")
         case.client.config_set("maxmemory", 1)
-
         with pytest.raises(LockUnavailable, match=r"OOM|maxmemory") as caught:
             push(case, C, period=period)
         case.client.config_set("maxmemory", 0)
-
         assert caught.value.was_refused
         assert (in_line(case), case.keys(), len(case.pushed())) == ([B], before, 1)
 
@@ -401,9 +302,7 @@ def test_a_call_that_waits_is_published_in_one_trip_and_has_a_result_of_its_own(
     """Laws 2 and 10: as cheap as one that finds its key free, each time."""
     first = shop.pay.delay(1)
     trips = Trips(client)
-
     results = [shop.pay.apply_async((1,), task_id=f"waits-{number}") for number in range(3)]
-
     assert (trips(), set(shop.asked)) == ({"evalsha": 3}, {"claim_and_push"})
     assert [(result.id, result.is_duplicate) for result in results] == [
         (f"waits-{number}", False) for number in range(3)
@@ -418,7 +317,6 @@ def test_calls_wait_by_their_priority_and_behind_those_who_come_back(shop: Waiti
     low, high, usual = (shop.pay.apply_async((1,), priority=priority) for priority in (6, 2, None))
     back = band_of(0, has_waited=True)
     shop.store.park("n:1", B, Entry("hold", "", 30.0, IN_LINE), nonce="b", band=back)
-
     assert shop.in_line() == ["job-b", usual.id, high.id, low.id]
 
 
@@ -431,7 +329,6 @@ def test_signals_tell_what_happens(shop: Waiting) -> None:
         hearing(before_task_publish) as published,
     ):
         second = shop.pay.delay(1)
-
     assert [
         (each["task_id"], each["holder"].owner, each["strategy"], each["side"]) for each in conflicts
     ] == [(second.id, first.id, "wait", "client")]
@@ -444,11 +341,9 @@ def test_nobody_looks_before_a_call_that_is_published_in_any_case(shop: Waiting)
     shop.pay.delay(1)
     claim._refused.update({"n:1", "pay"})
     shop.asked.clear()
-
     with hearing(before_task_publish):
         shop.pay.delay(1)
     assert shop.asked == ["claim_and_push"]
-
     fresh = Waiting(shop.url)
     with closing(connect(shop.url, prefix=fresh.queue)) as store:
         store.acquire("n:1", A, 30.0, facts=ABOUT)
@@ -489,10 +384,8 @@ def test_a_call_is_accepted_when_it_starts_if_a_period_counts(proxy: FaultyProxy
     shop.pay.delay(1)
     shop.messages()
     shop.store.release("n:1", shop.store.inspect("n:1").token)
-
     (message,) = shop.messages()
     said = Message.loads(message.headers[HEADER])
-
     assert said is not None
     assert (said.claimed, said.parked_at is not None) == (False, True)
 
@@ -539,9 +432,7 @@ def test_a_lost_answer_is_asked_for_again_and_parks_once(
 ) -> None:
     first = shop.pay.delay(1)
     proxy.fail(fault, of="claim_or_park")
-
     second = shop.pay.delay(1)
-
     assert (proxy.fired, second.is_duplicate, shop.in_line()) == (1, False, [second.id])
     assert [shop.end(), shop.end()] == [first.id, second.id]
 
@@ -553,10 +444,8 @@ def test_without_an_answer_it_is_told_that_nobody_knows(
     """Law 9; it is in line once, or not at all."""
     shop.pay.delay(1)
     proxy.fail(fault, of="claim_or_park", at=(1, 2))
-
     with pytest.raises(LockUnavailable, match=r"it is not known whether pay.* was published"):
         shop.pay.delay(1)
-
     assert len(shop.in_line()) == (fault is Fault.SILENCE)
 
 
@@ -566,9 +455,7 @@ def test_a_dead_holder_is_released_and_the_call_that_found_it_has_the_lock(shop:
     where = subprocess.check_output([sys.executable, "-c", DIES], text=True).strip()
     facts = {"state": "running", "task": "pay", "at": where}
     shop.store.acquire("n:1", A, 30.0, facts=json.dumps(facts))
-
     result = shop.pay.delay(1)
-
     holder = lock.holder()
     assert holder is not None
     assert (holder.owner, shop.in_line(), len(shop.messages())) == (result.id, [], 1)
@@ -578,69 +465,6 @@ def test_a_tick_waits_too_and_two_beats_send_it_once(shop: Waiting) -> None:
     """Its identity is the tick's."""
     shop.pay.delay(1)
     shop.messages()
-
     for _ in range(2):
         shop.pay.apply_async((1,), task_id=tick_id(A_TICK), headers={TICK: A_TICK})
-
     assert (shop.in_line(), shop.messages()) == ([tick_id(A_TICK)], [])
-
-
-def test_in_a_scope_of_two_locks_calls_wait_to_be_the_queued_one(proxy: FaultyProxy) -> None:
-    """Beside the line for the run's lock; a handle shows both, that one first."""
-    shop = Waiting(proxy.url)
-    shop.pay.lock = "until_and_while_executing"
-    shop.warm_up()
-    first = shop.pay.delay(1)
-    second = shop.pay.delay(1)
-    shop.store.acquire("n:1", A, 30.0, facts=ABOUT)
-    shop.store.park("n:1", B, Entry("hold", "", 30.0, IN_LINE), nonce="b")
-
-    waiting = shop.pay.lock_for(1).waiting()
-
-    assert [(each.key, each.owner) for each in waiting] == [("n:1", "job-b"), ("queued:n:1", second.id)]
-    assert (waiting[1].task, waiting[1].state) == ("pay", "queued")
-    assert shop.store.inspect("queued:n:1").owner == first.id
-
-
-def test_the_command_shows_and_empties_both_lines_of_a_key(proxy: FaultyProxy) -> None:
-    """Who names the key need not know that calls wait under its second name."""
-    shop = Waiting(proxy.url)
-    shop.pay.lock = "until_and_while_executing"
-    shop.warm_up()
-    results = [shop.pay.delay(1) for _ in range(3)]
-    shop.messages()
-
-    def ask(*words: str) -> Any:
-        command = ["--url", shop.url, "--prefix", shop.queue, "waiting", "n:1", "--json", *words]
-        return json.loads(CliRunner().invoke(main, command).stdout)
-
-    assert [each["owner"] for each in ask()["waiting"]] == [result.id for result in results[1:]]
-    assert ask("--drain")["drained"] == 2
-    assert [message.headers["id"] for message in shop.messages()] == [result.id for result in results[1:]]
-    assert ask()["waiting"] == []
-
-
-def test_who_does_not_wait_is_refused_as_ever(shop: Waiting) -> None:
-    """One call may ask for another strategy."""
-    first = shop.pay.delay(1)
-    shop.pay.delay(1)
-
-    skipped = shop.pay.apply_async((1,), on_conflict="skip")
-
-    assert (skipped.id, skipped.is_duplicate, len(shop.in_line())) == (first.id, True, 1)
-
-
-def test_a_store_of_another_process_sees_the_line(shop: Waiting) -> None:
-    shop.pay.delay(1)
-    second = shop.pay.delay(1)
-
-    with closing(connect(shop.url, prefix=shop.queue)) as store:
-        length, (waiter,) = store.waiting("n:1")
-
-    assert (length, waiter.kind, waiter.hold.owner, waiter.hold.facts["task"]) == (
-        1,
-        "push",
-        second.id,
-        "pay",
-    )
-    assert (waiter.to, waiter.id) == (shop.queue, waiter.hold.token)
