@@ -62,6 +62,5 @@ def test_of_a_text_that_is_too_long_whole_lines_are_kept() -> None:
     text = SharedText()
     line = "é" * 500
     text.text = "\n".join([line] * LONGEST)
-
     assert set(text.text.split("\n")) == {line}
     assert len(text.text.encode()) <= LONGEST

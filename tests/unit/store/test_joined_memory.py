@@ -41,7 +41,6 @@ def test_all_are_held_or_none(store: MemoryStore) -> None:
     assert not Lock(store, "a").acquire(0)
     assert not _lock(store, "c", "b").acquire(0)
     assert store.inspect("c") is None
-
     assert lock.release()
     assert store.names() == []
 
@@ -52,7 +51,6 @@ def test_they_are_renewed_together_and_lost_with_the_first(store: MemoryStore) -
     assert watchdog_of(store).watched(lock.token or "") is not None
     assert lock.renew()
     store.force_release("b")
-
     assert not lock.renew()
     assert not lock.release()
     assert store.names() == []
@@ -90,7 +88,6 @@ def test_one_full_line_keeps_it_out_of_all(store: MemoryStore) -> None:
     with Lock(store, "a"), Lock(store, "b"):
         store.park("b", "first/1", Entry("ring", "bell", 5.0, "{}"), nonce="1")
         entry = Entry("ring", "other", 5.0, "{}")
-
         assert joined(store).park("a b", "second/1", entry, nonce="2", most=1).word == "full"
         assert (store.waiting("a")[0], store.waiting("b")[0]) == (0, 1)
 
@@ -98,7 +95,6 @@ def test_one_full_line_keeps_it_out_of_all(store: MemoryStore) -> None:
 def test_a_hold_is_handed_on_under_all_names(store: MemoryStore) -> None:
     several = joined(store)
     several.acquire("a b", "one/1", 30.0, facts="{}")
-
     assert several.hand_on("a b", "one/1", "two/1", 30.0, facts="{}").released
     assert [hold.token for hold in several.holders("a b")] == ["two/1", "two/1"]
     assert not several.release("a b", "one/1").released

@@ -81,7 +81,6 @@ class TestAcquiring:
         store, asked = _store(
             clock, acquire=[_grant(7), _grant(9), _refusal(), AWAY, _grant(8)], fence=[True] * 5
         )
-
         assert granted(_acquire(store)).fence == 9
         assert asked.operations == ["acquire", "fence"]
         assert asked.asked[1][1][:2] == [f"{A}\0", "9"]
@@ -90,9 +89,7 @@ class TestAcquiring:
         """So a lease is shortened by what acquiring and writing back took: that is the drift's share, too."""
         store, asked = _store(clock, acquire=[_grant(answered_at=1000.5)] * 5, fence=[True] * 5, renew=[])
         asked.takes = 0.5
-
         answer = granted(_acquire(store))
-
         assert (answer.sent_at, answer.answered_at) == (1000.0, 1001.0)
         lock = Lock(store, "n", ttl=10.0, auto_renew=False, clock=clock)
         asked.answers["release"] = RELEASED
@@ -103,7 +100,6 @@ class TestAcquiring:
     def test_a_ttl_that_passes_meanwhile_grants_nothing(self, clock: ManualClock) -> None:
         store, asked = _store(clock, acquire=[_grant()] * 5, fence=[True] * 5, release=RELEASED)
         asked.takes = 0.5
-
         with pytest.raises(LockUnavailable, match=r"1\.000 s of a ttl of 1 s"):
             _acquire(store, ttl=1.0)
         assert asked.operations == ["acquire", "fence", "release"]
@@ -122,7 +118,6 @@ class TestAcquiring:
         self, clock: ManualClock, acquire: Sequence[Any], holder: str
     ) -> None:
         store, asked = _store(clock, acquire=acquire, release=[Release(False)] * 5)
-
         assert refused(_acquire(store)).hold.token == holder
         assert asked.operations == ["acquire", "release"]
 
@@ -130,7 +125,6 @@ class TestAcquiring:
     def test_too_few_answers_are_no_refusal(self, clock: ManualClock, answer: object) -> None:
         """Who tells a caller "somebody holds it" must know; and what was taken is released."""
         store, asked = _store(clock, acquire=[answer, answer, AWAY, AWAY, AWAY], release=[AWAY] * 5)
-
         with pytest.raises(LockUnavailable, match=r"2 of 5 servers .*no answer in time") as caught:
             _acquire(store)
         assert (caught.value.operation, caught.value.was_sent) == ("acquire", True)
@@ -141,7 +135,6 @@ class TestAcquiring:
         self, clock: ManualClock, fence: Sequence[Any]
     ) -> None:
         store, asked = _store(clock, acquire=[_grant()] * 5, fence=fence, release=RELEASED)
-
         with pytest.raises(LockUnavailable):
             _acquire(store)
         assert asked.operations == ["acquire", "fence", "release"]
@@ -152,7 +145,6 @@ class TestAcquiring:
         grants = [_grant()] * 3
         store, _ = _store(clock, acquire=[broken, broken, *grants], fence=[True] * 5, release=RELEASED)
         granted(_acquire(store))
-
         store, _ = _store(clock, acquire=[broken, broken, AWAY, *grants[:2]], release=RELEASED)
         with pytest.raises(LockKeyError, match="WRONGTYPE"):
             _acquire(store)
@@ -174,7 +166,6 @@ class TestRenewing:
     ) -> None:
         answers = [each if each is AWAY else Renewal([each], 1.0, 2.0) for each in votes]
         store, _ = _store(clock, renew=answers)
-
         assert store.renew([Term("n", A, 1.0)]).renewed == [renewed]
 
     def test_a_term_is_in_doubt_as_long_as_the_silent_could_make_it_a_majority(
@@ -187,7 +178,6 @@ class TestRenewing:
         with pytest.raises(Exception, match="1 of 2 renewals") as caught:
             store.renew([Term("n", A, 1.0), Term("m", A, 1.0)])
         assert not isinstance(caught.value, LockUnavailable)
-
         alone = [Renewal([each], 1.0, 2.0) for each in (True, True, None)]
         store, _ = _store(clock, renew=[*alone, AWAY, AWAY])
         with pytest.raises(LockUnavailable):
@@ -197,7 +187,6 @@ class TestRenewing:
         store, _ = _store(
             clock, renew=[Renewal([None], 1.0, 2.0), AWAY, AWAY, AWAY, Renewal([None], 1.0, 2.0)]
         )
-
         with pytest.raises(LockUnavailable):
             store.renew([Term("n", A, 1.0)])
 
@@ -216,16 +205,13 @@ class TestReleasingAndLooking:
         self, clock: ManualClock, votes: Sequence[Any], *, released: bool, gave_back: bool
     ) -> None:
         store, _ = _store(clock, release=[each if each is AWAY else Release(each) for each in votes])
-
         answer = store.release("n", A)
-
         assert answer.released is released
         assert answer.gave_back(trusted=True) is gave_back
         assert answer.gave_back(trusted=False) is released
 
     def test_an_answer_to_a_repeated_release_may_have_been_one(self, clock: ManualClock) -> None:
         votes = [Release(True), Release(True), Release(False, repeated=True), Release(False), AWAY]
-
         assert _store(clock, release=votes)[0].release("n", A).gave_back(trusted=True)
 
     @pytest.mark.parametrize(
@@ -246,7 +232,6 @@ class TestReleasingAndLooking:
             for number, token in enumerate(tokens, 1)
         ]
         hold = _store(clock, inspect=holds)[0].inspect("n")
-
         assert (hold and hold.token) == holder
         assert hold is None or hold.expires_in == 1.0
 
@@ -256,9 +241,7 @@ class TestReleasingAndLooking:
         store, _ = _store(
             clock, force_release=[Release(True, victim)] * 3 + [Release(False)] * 2, names=names
         )
-
         answer = store.force_release("n")
-
         assert answer.released
         assert answer.held_by == victim
         assert store.names() == ["n"]
@@ -281,7 +264,6 @@ class TestReleasingAndLooking:
 def test_servers_that_cannot_vote_are_refused_all_at_once(urls: Any, problems: Sequence[str]) -> None:
     with pytest.raises(LockOptionError) as caught:
         connect(urls)
-
     assert len(caught.value.problems) == len(problems)
     for said, problem in zip(caught.value.problems, problems, strict=True):
         assert re.search(problem, said)
@@ -300,7 +282,6 @@ def test_replicas_are_nothing_a_quorum_waits_for() -> None:
 
 def test_a_quorum_says_where_it_is_without_passwords() -> None:
     urls = [url.replace("//", "//:secret@") for url in URLS[:3]]
-
     assert connect(urls).server == f"quorum of {', '.join(URLS[:3])}"
     with pytest.raises(LockOptionError) as caught:
         connect([*urls[:2], urls[1]])
@@ -321,13 +302,11 @@ class TestWaitingByChance:
     ) -> None:
         first = Lock(lineless, "n", ttl=0.3, auto_renew=False, clock=clock)
         first.acquire()
-
         assert Lock(lineless, "n", auto_renew=False, clock=clock).acquire(10.0)
         assert lineless.lines() == []
 
     def test_a_wait_ends_at_its_bound(self, lineless: FailingStore, clock: ManualClock) -> None:
         """With a last attempt then."""
         Lock(lineless, "n", owner="first", auto_renew=False, clock=clock).acquire()
-
         with pytest.raises(LockBusy, match="held by first"), Lock(lineless, "n", wait=0.1, clock=clock):
             pytest.fail("the block was entered")

@@ -25,7 +25,6 @@ INCLUDED = {
 def test_the_scripts_are_exactly_the_files() -> None:
     """Those of ticks stand in the beat process's room, and may use those of locks."""
     of_ticks = files("celery_redislock.scheduling") / "lua"
-
     assert sorted({*SCRIPTS, *OF_SEVERAL, *OF_SLOTS, *INCLUDED}) == sorted(
         each.name.removesuffix(".lua") for each in LUA.iterdir()
     )
@@ -36,7 +35,6 @@ def test_the_scripts_are_exactly_the_files() -> None:
 
 def test_a_room_has_its_own_scripts_and_includes_those_of_locks() -> None:
     rooms = ("celery_redislock.scheduling", STORE)
-
     assert "local function list(index" in script("tick_take", *rooms)[0]
     assert script("names", *rooms) == script("names", STORE)
     with pytest.raises(FileNotFoundError):
@@ -49,14 +47,6 @@ LOOKS_AROUND = {"survey": ("'SCAN'", "")}
 
 @pytest.mark.parametrize("name", [*SCRIPTS, *OF_SEVERAL, *OF_SLOTS])
 class TestEachScript:
-    def test_its_header_states_purpose_keys_arguments_and_replies(self, name: str) -> None:
-        header = _header(name)
-
-        assert re.match(r"-- [A-Z].*\.", header[0])
-        for word in ("KEYS", "ARGV", "RETURNS"):
-            missing = word == "ARGV" and "ARGV" not in script(name, STORE)[0]
-            assert missing or any(line.startswith(f"-- {word}") for line in header)
-
     def test_it_has_no_shebang(self, name: str) -> None:
         """Redis refuses a script with one when memory is short, also if it only releases."""
         assert "#!" not in script(name, STORE)[0]
@@ -66,7 +56,6 @@ class TestEachScript:
         text = re.sub(
             r"\n  function .*?\n  end\n", "", script(name, STORE)[0], flags=re.S
         )  # no answers of the script
-
         assert not re.search(r"return\s+(?:true|false|nil)\b|\bresp\(|setresp|double|\bmap\b", text)
         assert not re.search(
             r"'(?:EX|EXPIRE|TTL|KEYS|SCAN)'", text.replace(*LOOKS_AROUND.get(name, ("", "")))
@@ -87,39 +76,13 @@ def test_the_user_of_the_pages_may_run_each_command_that_a_script_calls() -> Non
     """One that is rare would be refused in production first."""
     texts = [each.read_text("utf-8") for each in LUA.iterdir()]
     called = {name for text in texts for name in re.findall(r"\bp?call\('([A-Z]+)'", text)}
-
     assert called - {word.removeprefix("+").upper() for word in acl_rule()} == OF_SHARED_SERVERS | OF_A_CHECK
-
-
-#: These take any number of keys or arguments, and loop over them; or add to those of the script they include.
-LOOPING = {"inspect", "release_claims", "renew"}
-ADDING = {"claim_and_push", "claim_or_park", "release_and_store"}
-
-
-@pytest.mark.parametrize("name", sorted({*SCRIPTS, *OF_SLOTS} - LOOPING - ADDING))
-def test_a_script_reads_the_keys_and_arguments_its_header_lists(name: str) -> None:
-    body = (LUA / f"{name}.lua").read_text("utf-8").removeprefix("\n".join(_header(name)))
-    listed = {"KEYS": 0, "ARGV": 0}
-    word = ""
-    for line in _header(name):
-        word = next((each for each in ("KEYS", "ARGV", "RETURNS") if line.startswith(f"-- {each}")), word)
-        if word in listed and re.match(r"-- (?:KEYS|ARGV|    ) +\d", line):
-            listed[word] += 1
-
-    for each, count in listed.items():
-        assert {int(number) for number in re.findall(rf"{each}\[(\d+)\]", body)} == set(range(1, count + 1))
-
-
-def _header(name: str) -> list[str]:
-    lines = (LUA / f"{name}.lua").read_text("utf-8").splitlines()
-    return lines[: next(number for number, line in enumerate(lines) if not line.startswith("--"))]
 
 
 @pytest.mark.parametrize("name", sorted({*SCRIPTS, *OF_SEVERAL, *OF_SLOTS, *INCLUDED} - {"keys"}))
 def test_what_keys_are_called_is_derived_in_one_place(name: str) -> None:
     """A Cluster wants every key declared that a script may touch."""
     body = re.sub(r"^--.*$", "", (LUA / f"{name}.lua").read_text("utf-8"), flags=re.MULTILINE)
-
     looks = body.count("local stem = string.sub(lock, 1, -5)\n")  # release.lua says why
     others = body.count(
         "string.sub(stem, 1, -3 - #name) .. other .. '}:'"

@@ -15,14 +15,12 @@ from tests.stores import hold_of
 def test_a_token_names_its_owner_and_holds_no_nul(owner: str) -> None:
     """NUL ends a token on the server: one inside would make two tokens alike."""
     token = new_token(owner)
-
     assert "\0" not in token
     assert owner_of(token) == (owner.replace("\0", "%00") or token)
 
 
 def test_a_nonce_has_72_bits() -> None:
     nonce = new_token("job").rpartition("/")[2]
-
     assert len(nonce) == 12
 
 
@@ -33,7 +31,6 @@ def test_no_two_tokens_are_alike() -> None:
 
 def test_a_value_is_token_nul_json() -> None:
     hold = Hold("n", b'job/1\0{"host":"here"}', 1.5, is_period=True)
-
     assert (hold.name, hold.token, hold.owner) == ("n", "job/1", "job")
     assert (hold.facts, hold.expires_in, hold.is_period) == ({"host": "here"}, 1.5, True)
 
@@ -51,7 +48,6 @@ def test_a_value_is_token_nul_json() -> None:
 )
 def test_whatever_else_stands_there_is_a_foreign_holder(value: bytes, token: str) -> None:
     hold = Hold("n", value, 1.0)
-
     assert (hold.token, hold.facts) == (token, {})
     assert hold.owner == owner_of(token)
 
@@ -87,9 +83,7 @@ def test_a_refusal_says_because_of_what_and_by_whom(
 ) -> None:
     """A claim is a message on its way; another program's lock counts as a run."""
     hold = hold_of("job/1", facts, is_period=is_period)
-
     refusal = Refusal((hold, hold_of("job/2", {"state": QUEUED})))
-
     assert refusal.because == because
     assert refusal.hold is hold
     assert [each.owner for each in refusal.holds] == ["job", "job"]
@@ -100,7 +94,6 @@ def test_a_store_of_one_process_says_what_it_cannot_do() -> None:
     store = MemoryStore()
     address = {"host": "localhost", "port": 6379}
     store.acquire("n", "job/1", 30.0, facts="{}")
-
     assert (store.is_shared, store.leads_to(address), store.reaches(address)) == (False, False, False)
     with pytest.raises(LockUnavailable, match="no queue") as caught:
         store.claim_and_push("free", "job/1", 30.0, queue="q", text="", facts="{}")
