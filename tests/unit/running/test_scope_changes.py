@@ -53,8 +53,16 @@ ENDS: Mapping[str, Callable[[Life], object]] = {
 SUCCEEDS = {"returns", "retried", "retried by before_start", "requeued", "put off"}
 
 
-@pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize(("old", "new"), CHANGES)
+#: Each change with four of the ends, and each end with six changes at least.
+PLAYED = [
+    (old, new, end)
+    for number, (old, new) in enumerate(CHANGES)
+    for at, end in enumerate(ENDS)
+    if (number + at) % 3 == 0
+]
+
+
+@pytest.mark.parametrize(("old", "new", "end"), PLAYED)
 def test_whatever_the_scope_is_by_now_nothing_but_a_period_is_left(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, old: str, new: str, end: str
 ) -> None:
