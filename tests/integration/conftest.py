@@ -49,9 +49,6 @@ def plain_case(redis_url: str) -> Iterator[RedisCase]:
         yield case
 
 
-server_case = plain_case
-
-
 @pytest.fixture
 def lone_case() -> Iterator[RedisCase]:
     """A store on a server to which nobody else is connected, so that connections can be counted."""

@@ -561,10 +561,10 @@ def test_a_killed_publisher_leaves_every_claim_with_its_message(
 
 
 @pytest.fixture
-def queue(server_case: RedisCase) -> str:
+def queue(plain_case: RedisCase) -> str:
     """A queue on the server, removed with the case."""
-    server_case.foreign = (f"{server_case.prefix}:queue",)
-    return server_case.foreign[0]
+    plain_case.foreign = (f"{plain_case.prefix}:queue",)
+    return plain_case.foreign[0]
 
 
 def push(case: RedisCase, token: str = A, ttl: float = 60.0, **terms: Any) -> Any:
@@ -574,13 +574,13 @@ def push(case: RedisCase, token: str = A, ttl: float = 60.0, **terms: Any) -> An
 
 @pytest.mark.parametrize("holder", [None, B, A], ids=["free", "taken", "held"])
 def test_a_message_that_was_pushed_is_not_pushed_again_after_its_run(
-    server_case: RedisCase, queue: str, holder: str | None
+    plain_case: RedisCase, queue: str, holder: str | None
 ) -> None:
     """A request that is repeated late: its job has run, and perhaps somebody else holds by now.
 
     Late is up to two socket timeouts, which are a second each here.
     """
-    case = server_case
+    case = plain_case
     assert not granted(push(case)).repeated
     assert (case.remaining(part="note:abcdefghijkl") or 0.0) > 2.0
     if holder != A:
@@ -594,22 +594,22 @@ def test_a_message_that_was_pushed_is_not_pushed_again_after_its_run(
 
 
 def test_a_repeated_request_opens_no_period_for_a_message_that_was_dropped(
-    server_case: RedisCase, queue: str
+    plain_case: RedisCase, queue: str
 ) -> None:
     """Law 2: nothing ran, and nothing will, so nothing refuses."""
-    granted(push(server_case, period=60.0))
-    server_case.redis.release("n", A, opened_by=A)
+    granted(push(plain_case, period=60.0))
+    plain_case.redis.release("n", A, opened_by=A)
 
-    assert granted(push(server_case, period=60.0)).repeated
-    assert server_case.holder() is None
+    assert granted(push(plain_case, period=60.0)).repeated
+    assert plain_case.holder() is None
 
 
 @pytest.mark.parametrize("period", [None, 60.0])
 def test_a_claim_that_has_no_message_yet_gets_it_once(
-    server_case: RedisCase, queue: str, period: float | None
+    plain_case: RedisCase, queue: str, period: float | None
 ) -> None:
     """Law 2: its publisher was killed between claim and message; another one has the same token, a beat's."""
-    case = server_case
+    case = plain_case
     case.take(A, period=period)
 
     answers = [granted(push(case, period=period)) for _ in range(3)]
@@ -619,17 +619,17 @@ def test_a_claim_that_has_no_message_yet_gets_it_once(
     assert (case.holder(), (case.remaining() or 0.0) > 30.0) == (A, True)
 
 
-def test_anothers_claim_is_refused_and_its_message_is_not_pushed(server_case: RedisCase, queue: str) -> None:
+def test_anothers_claim_is_refused_and_its_message_is_not_pushed(plain_case: RedisCase, queue: str) -> None:
     """Law 1: only one's own claim, by its whole token, may get its message later."""
-    server_case.take("job-a/other", 30.0)
+    plain_case.take("job-a/other", 30.0)
 
-    assert refused(push(server_case)).hold.token == "job-a/other"
-    assert server_case.client.llen(queue) == 0
+    assert refused(push(plain_case)).hold.token == "job-a/other"
+    assert plain_case.client.llen(queue) == 0
 
 
-def test_a_claim_whose_message_the_server_refuses_stays_as_it_was(server_case: RedisCase, queue: str) -> None:
+def test_a_claim_whose_message_the_server_refuses_stays_as_it_was(plain_case: RedisCase, queue: str) -> None:
     """Law 2: the message of a claim that was there before may be on its way."""
-    case = server_case
+    case = plain_case
     case.client.set(queue, "no list", px=60_000)
     case.take(A, period=60.0)
 
@@ -643,10 +643,10 @@ def test_a_claim_whose_message_the_server_refuses_stays_as_it_was(server_case: R
 
 @pytest.mark.parametrize("is_held", [True, False])
 def test_a_period_refuses_a_step_and_begins_with_one(
-    server_case: RedisCase, queue: str, *, is_held: bool
+    plain_case: RedisCase, queue: str, *, is_held: bool
 ) -> None:
     """``lock_period``, as an acquire does."""
-    case = server_case
+    case = plain_case
     granted(push(case, period=60.0))
     if not is_held:
         case.redis.release("n", A)

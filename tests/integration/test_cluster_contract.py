@@ -31,17 +31,15 @@ _MODULES = (
     test_store_lines, test_store_marks, test_store_periods, test_lock_line, test_readwrite, test_semaphore,
 )  # fmt: skip
 
-_CASES = {"case", "server_case", "plain_case", "strict_case"}
+_CASES = {"case", "plain_case", "strict_case"}
 
 _ELSEWHERE = "the test has a queue in the slot of one lock, and none in that of the other"
 
 #: What differs on a Cluster, by the tests' names.
 NOT_HERE: Mapping[str, str] = {
-    "test_what_another_home_gives_keeps_nobody_else": _ELSEWHERE,
     "test_a_key_of_another_type_is_told_and_keeps_nobody_else": _ELSEWHERE,
     "test_a_look_tells_of_a_line_of_another_type_and_goes_on": _ELSEWHERE,
     "test_two_that_look_share_the_work": "each slot has an index of its lines, so they share by slots",
-    "test_nobody_waits_nothing_is_due": "a slot in which nobody waits any more is looked at twice",
     "test_where_a_queue_takes_nothing_its_message_stays_in_line": "a slot is looked at soon after a parking",
     "test_who_gives_up_leaves_no_trace_and_costs_nobody": "it names the index, of which each slot has one",
 }
@@ -66,7 +64,7 @@ def case(request: pytest.FixtureRequest, cluster_case: ClusterCase) -> ClusterCa
     return cluster_case
 
 
-server_case = plain_case = case
+plain_case = case
 
 
 @pytest.fixture
