@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from inspect import isfunction
 from typing import Any
 
 from celery import chain, chord, group
@@ -194,32 +195,9 @@ def _look_at_lease(task: Any, key: str, more: Any) -> list[Any]:
     return [lease.key, lease.token, lease.fence, lease.held, lease.lost, lease.expires_in]
 
 
-#: By the name a call gives: the argument ``then``.
+#: By the name a call gives, the argument ``then``: each function above, without its ``_``.
 ENDINGS: Mapping[str, Callable[[Any, str, Any], Any]] = {
-    function.__name__.removeprefix("_"): function
-    for function in (
-        _fail,
-        _ignore,
-        _reject,
-        _requeue,
-        _exit,
-        _run_out_of_memory,
-        _unserialisable,
-        _encode_at_leisure,
-        _retry,
-        _retry_quietly,
-        _retry_and_stay,
-        _retry_lingering,
-        _exhaust,
-        _replace,
-        _expand,
-        _outlive,
-        _give_in,
-        _swallow,
-        _spin,
-        _doze,
-        _quit,
-        _publish_another,
-        _look_at_lease,
-    )
+    name.removeprefix("_"): function
+    for name, function in [*vars().items()]
+    if isfunction(function) and function.__module__ == __name__
 }

@@ -62,13 +62,7 @@ class Site:
     """A project on a broker, whose two workers may be killed: the next test has two again."""
 
     def __init__(self, project: Project, node: RabbitMQ | None, *, children: int = 2) -> None:
-        """Take over a project without workers.
-
-        Args:
-            project: on this broker.
-            node: its broker, where that is RabbitMQ.
-            children: of each worker. With one, a message may wait in a worker that is busy.
-        """
+        """Take over a project without workers; ``node``: its broker, where that is RabbitMQ."""
         self.project, self._node, self._children = project, node, children
 
     def ready(self) -> Project:

@@ -17,23 +17,15 @@ class Database:
     """A database with the tables of django-celery-beat."""
 
     def __init__(self, url: str) -> None:
-        """Make its tables.
-
-        Args:
-            url: ``sqlite:///path``.
-        """
+        """Make its tables; ``url``: ``sqlite:///path``."""
         self.url = url
         self._do("migrate")
 
     def save(self, name: str, task: str, *args: Any, **fields: Any) -> None:
         """Save a periodic task: a new one, or another schedule for one.
 
-        Args:
-            name: of the task.
-            task: its Celery task's name.
-            args: its arguments.
-            fields: one of ``interval`` (seconds), ``crontab`` (its fields), ``clocked`` (seconds from now);
-                and the model's own, ``last_run_at`` in seconds from now.
+        ``fields``: one of ``interval`` (seconds), ``crontab`` (its fields), ``clocked`` (seconds from now);
+        and the model's own, ``last_run_at`` in seconds from now.
         """
         self._do("save", {"name": name, "task": task, "args": json.dumps(args), **fields})
 

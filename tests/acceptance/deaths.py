@@ -27,10 +27,8 @@ STARTING = "starting"
 def install(journal: Journal, plan: Mapping[str, Any]) -> None:
     """Let a process of this worker die, once in the life of the project, and shorten the package's terms.
 
-    Args:
-        journal: counts how often the point was reached, and notes under ``deaths`` where which process died.
-        plan: ``dies`` (``at`` a point, ``number``: when it is reached that often) and ``terms``
-            (``PUBLISHING``: seconds).
+    ``plan``: ``dies`` (``at`` a point, ``number``: when it is reached that often) and ``terms`` (seconds).
+    The journal notes under ``deaths`` where which process died.
     """
     from celery_redislock.publishing import promote
     from celery_redislock.receiving import parking

@@ -70,15 +70,7 @@ class Project:
         backend: str | None = None,
         conf: Mapping[str, Any] | None = None,
     ) -> None:
-        """Open it; starts no worker.
-
-        Args:
-            broker: in Celery's form; the result backend too, unless ``backend`` says otherwise.
-            journal: where bodies write down facts, in redis-py's form.
-            prefix: begins every key name.
-            backend: result backend.
-            conf: settings over those of every project.
-        """
+        """Open it; starts no worker. ``journal``: where bodies write down facts, in redis-py's form."""
         self.plan = {
             "broker": broker,
             "backend": backend or broker,
@@ -225,12 +217,7 @@ class Project:
         return list(self.app.journal.bodies(key))
 
     def overlaps(self, key: str, *, killed: int = 0) -> list[tuple[Body, Body]]:
-        """Return the pairs of bodies of this key that were on at the same time; all must have ended.
-
-        Args:
-            key: argument of the bodies.
-            killed: how many of them had no chance to note their end: their last sign of life counts.
-        """
+        """Return the pairs of bodies of this key that were on at once; all but so many killed have ended."""
         bodies = self.bodies(key)
         assert sum(body.ended_by is None for body in bodies) == killed, f"not over yet: {bodies}"
         return overlaps_of(bodies)
@@ -249,17 +236,7 @@ class Project:
 
     @contextmanager
     def running(self, task: Any, key: str, *args: Any, **options: Any) -> Iterator[Any]:
-        """Publish a call and keep its body, and no other of its key, on from its start to the block's end.
-
-        Args:
-            task: of this project.
-            key: first argument of the call.
-            args: the others.
-            options: of ``apply_async``.
-
-        Yields:
-            The call's result.
-        """
+        """Publish a call; keep its body, and no other of its key, on from its start to the block's end."""
         task_id = uuid()
         with self.kept_on(task_id):
             result = task.apply_async((key, *args), task_id=task_id, **options)

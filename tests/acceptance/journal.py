@@ -25,35 +25,20 @@ KEPT = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """One execution of a body.
-
-    Attributes:
-        name: the task's.
-        key: the argument ``key``.
-        task_id: of the message.
-        pid: of the process.
-        worker: of the worker's main process.
-        token: of its lease; ``None`` for an inert one.
-        fence: of its lease.
-        retries: of the message.
-        start: when it began.
-        end: when it ended; for one that was killed its last sign of life.
-        ended_by: ``""``, the exception's name, or ``None`` where it has not ended.
-        lost_at: the deadline of its lease, where it had learnt by its end that it was lost.
-    """
+    """One execution of a body."""
 
     name: str
     key: str
     task_id: str
     pid: int
-    worker: int
-    token: str | None
+    worker: int  # the worker's main process
+    token: str | None  # of its lease; ``None`` for an inert one
     fence: int | None
     retries: int
     start: float
-    end: float
-    ended_by: str | None
-    lost_at: float | None = None
+    end: float  # for one that was killed its last sign of life
+    ended_by: str | None  # ``""``, the exception's name, or ``None`` where it has not ended
+    lost_at: float | None = None  # the deadline of its lease, where it had learnt by its end that it was lost
 
     @property
     def interval(self) -> Interval:
@@ -115,14 +100,7 @@ class Journal:
             self._redis.delete(f"{self._name}:kept:{key}")
 
     def stay(self, key: str, number: str, seconds: float = 0.0, *, gate: str | None = None) -> None:
-        """Stay on for some seconds, and as long as something is kept on; gives signs of life.
-
-        Args:
-            key: of the body.
-            number: of the body.
-            seconds: at least.
-            gate: what must be kept on; ``None``: the key, or the body's task id.
-        """
+        """Stay on for some seconds, and as long as a gate (by default the key, or the task id) is kept on."""
         until = time.monotonic() + seconds
         kept = [f"{self._name}:kept:{name}" for name in ([gate] if gate else [key, self._task_ids[number]])]
         while (left := until - time.monotonic()) > 0 or self._redis.exists(*kept):

@@ -19,10 +19,7 @@ def captured(project: Project, *, if_any: bool = False) -> dict[str, Any]:
 def deliver(project: Project, message: dict[str, Any], *, again: bool = False) -> None:
     """Put one more copy of a message into the queue, as kombu's Redis transport restores one.
 
-    Args:
-        project: whose workers get it.
-        message: as it was captured.
-        again: whether it says that it was delivered before; on RabbitMQ only the broker can say so.
+    ``again``: whether it says that it was delivered before; on RabbitMQ only the broker can say so.
     """
     if project.is_on_rabbitmq:
         assert not again

@@ -118,11 +118,7 @@ class Process:
 
 @contextmanager
 def started(
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    folder: Path,
-    *,
-    stdin: int = subprocess.DEVNULL,
+    command: Sequence[str], environment: Mapping[str, str], folder: Path, *, stdin: int = subprocess.DEVNULL
 ) -> Iterator[Process]:
     """Run a command in the example's folder while the block runs."""
     process = Process(command, environment, folder, stdin=stdin)

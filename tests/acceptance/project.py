@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import permutations
 from typing import Any
 
@@ -108,13 +109,6 @@ DECLARED: Mapping[str, Mapping[str, Any]] = {
     "until_executing_acks_late": {"lock": "until_executing", **_LATE},
     "until_expired": {"lock": "until_expired", "lock_period": 600.0},
     "until_expired_acks_late": {"lock": "until_expired", "lock_period": 600.0, **_LATE},
-    #: As README.md and docs/which-duplicate.md have it, with a result, which the tests wait for.
-    "until_expired_to_the_end": {
-        "lock": "until_expired",
-        "lock_period": 600.0,
-        **_LATE,
-        "reject_on_worker_lost": True,
-    },
     "until_and_while": {"lock": "until_and_while_executing"},
     "until_and_while_acks_late": {"lock": "until_and_while_executing", **_LATE},
     "until_and_while_reject_on_worker_lost": {
@@ -133,7 +127,6 @@ DECLARED: Mapping[str, Mapping[str, Any]] = {
     #: What comes fourth is the other resource.
     "while_executing_two": {**_RUNNING, "lock_key": TWO},
     "while_executing_two_acks_late": {**_RUNNING, **_LATE, "lock_key": TWO},
-    "until_and_while_by_2": {"lock": "until_and_while_executing", "lock_limit": 2},
     "unlocked": {"lock": None},
     "supering": {"base": _Supering},
     "skirting": {"base": _Skirting},
@@ -156,12 +149,13 @@ def _declared(plan: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]
         yield name, {"lock": scope, **({"lock_period": SHORT_LEASE} if scope == "until_expired" else terms)}
 
 
-def open_project(plan: Mapping[str, Any]) -> Celery:
-    """Return the app of a project, with all its tasks.
+#: The lock is free, and the result not stored yet, unless both are one step; the result is stored, and the
+#: message not acknowledged yet; everything is done but to acknowledge the message.
+MOMENTS = {"released": lock_released, "stored": task_success, "settled": task_postrun}
 
-    Args:
-        plan: ``broker``, ``backend``, ``journal`` (URLs), ``prefix`` and ``conf``.
-    """
+
+def open_project(plan: Mapping[str, Any]) -> Celery:
+    """Return the app of a project, with all its tasks."""
     app = Celery(
         "project",
         broker=plan["broker"],
@@ -181,9 +175,8 @@ def open_project(plan: Mapping[str, Any]) -> Celery:
         app.task(name=f"project.{name}", bind=True, shared=False, **keyed)(new_body())
     app.task(name="project.collect", base=Task, shared=False)(_collect)
     lock_lost.connect(_note_loss, weak=False, dispatch_uid="project.loss")
-    lock_released.connect(_released, weak=False, dispatch_uid="project.reach")
-    task_success.connect(_stored, weak=False, dispatch_uid="project.reach")
-    task_postrun.connect(_settled, weak=False, dispatch_uid="project.reach")
+    for moment, told in MOMENTS.items():
+        told.connect(partial(_reach, moment), weak=False, dispatch_uid="project.reach")
     return app
 
 
@@ -231,24 +224,9 @@ def _note_loss(sender: Any, task_id: str, **_: Any) -> None:
     sender.app.journal.note(f"noticed {task_id}", time.monotonic())
 
 
-def _released(sender: Any, **_: Any) -> None:
-    """The lock is free; the result is not stored yet, unless both are one step."""
-    _reach(sender, "released")
-
-
-def _stored(sender: Any, **_: Any) -> None:
-    """The result is stored; the message is not acknowledged yet."""
-    _reach(sender, "stored")
-
-
-def _settled(sender: Any, **_: Any) -> None:
-    """Everything is done but to acknowledge the message."""
-    _reach(sender, "settled")
-
-
-def _reach(task: Any, moment: str) -> None:
-    if task.acks_late and task.name.startswith("project."):
-        task.app.journal.reach(task.request.args[0], moment)
+def _reach(moment: str, sender: Any, **_: Any) -> None:
+    if sender.acks_late and sender.name.startswith("project."):
+        sender.app.journal.reach(sender.request.args[0], moment)
 
 
 if "PROJECT_PLAN" in os.environ:

@@ -1,7 +1,6 @@
 """Unique tasks whose locks are on a Cluster; messages and results are on another server."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -26,9 +25,7 @@ def on_cluster(new_project: ProjectMaker, cluster: Cluster) -> Project:
 
 
 @pytest.mark.law(1)
-def test_duplicates_are_skipped_whichever_node_keeps_their_lock(
-    on_cluster: Project, cluster: Cluster, key: str
-) -> None:
+def test_duplicates_are_skipped_on_whatever_node(on_cluster: Project, cluster: Cluster, key: str) -> None:
     """A call beside one that is queued or runs gets that one's result; a later one runs."""
     keys = [f"{key}-{number}" for number in KEYS]
     handles = [on_cluster.executed.lock_for(each) for each in keys]
@@ -49,28 +46,9 @@ def test_duplicates_are_skipped_whichever_node_keeps_their_lock(
     assert [len(on_cluster.bodies(each)) for each in keys] == [2] + [1] * (len(keys) - 1)
 
 
-def _check_that_they_ran_one_by_one(project: Project, key: str, results: list[Any]) -> None:
-    """Each once, in the order of the calls, and none beside another."""
-    for result in results:
-        result.get(timeout=PATIENCE)
-    project.wait_ended(key, len(results))
-
-    assert [body.task_id for body in project.bodies(key)] == [result.id for result in results]
-    assert (project.overlaps(key), project.violations(key)) == ([], [])
-    project.wait_free(key)
-
-
-@pytest.mark.law(1, 2)
-@pytest.mark.parametrize("task", ["while_executing", "while_executing_acks_late"])
-def test_calls_that_wait_run_one_at_a_time_and_in_order(on_cluster: Project, key: str, task: str) -> None:
-    """A process of the pool publishes the one that is next: the Cluster has no queues."""
-    results = [getattr(on_cluster, task).delay(key, 0.01) for _ in range(20)]
-    _check_that_they_ran_one_by_one(on_cluster, key, results)
-
-
 @pytest.mark.law(1, 2)
 def test_waiting_calls_run_while_their_slot_moves(on_cluster: Project, cluster: Cluster, key: str) -> None:
-    """None is lost, and none overlaps another."""
+    """One at a time and in order: a process of the pool publishes the next, as the Cluster has no queues."""
     name = on_cluster.while_executing.lock_for(key).key
     with on_cluster.kept_on(key):
         results = [on_cluster.while_executing.delay(key, 0.05) for _ in range(12)]
@@ -78,4 +56,8 @@ def test_waiting_calls_run_while_their_slot_moves(on_cluster: Project, cluster: 
         cluster.move_slot(cluster.slot_of(name), cluster.other_than(cluster.node_of(name)))
     wait_until(lambda: len(on_cluster.bodies(key)) > 2, PATIENCE, "they go on")
     cluster.move_slot(cluster.slot_of(name), cluster.other_than(cluster.node_of(name)))
-    _check_that_they_ran_one_by_one(on_cluster, key, results)
+    on_cluster.wait_ended(key, len(results))
+    assert {result.get(timeout=PATIENCE) for result in results} == {f"{key} done"}
+    assert [body.task_id for body in on_cluster.bodies(key)] == [result.id for result in results]
+    assert (on_cluster.overlaps(key), on_cluster.violations(key)) == ([], [])
+    on_cluster.wait_free(key)

@@ -4,6 +4,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,13 +24,11 @@ class Watcher:
     """Celery's own picture of what happens, made of the events of a project's workers."""
 
     def __init__(self, project: Project) -> None:
-        """See nothing yet."""
         self.state = State()
         self.events: dict[str, list[dict[str, Any]]] = defaultdict(list)
         #: What was shown after each event of a task id; repetitions left out.
         self.shown: dict[str, list[str]] = defaultdict(list)
-        self._connection = project.app.connection_for_read()
-        self._receiver = project.app.events.Receiver(self._connection, handlers={"*": self._note})
+        self._project = project
 
     def _note(self, event: dict[str, Any]) -> None:
         self.state.event(event)
@@ -50,25 +49,23 @@ class Watcher:
     @contextmanager
     def at_work(self) -> Iterator["Watcher"]:
         """Take in what happens until the block ends."""
-        ready, thread = threading.Event(), threading.Thread(target=self._receive, daemon=True)
-        self._receiver.on_consume_ready = lambda *_, **__: ready.set()
-        thread.start()
-        try:
-            assert ready.wait(PATIENCE)
-            yield self
-        finally:
-            self._receiver.should_stop = True
-            thread.join(PATIENCE)
-            self._connection.release()
-
-    def _receive(self) -> None:
-        self._receiver.capture(limit=None, timeout=None, wakeup=False)
+        ready = threading.Event()
+        with self._project.app.connection_for_read() as connection:
+            receiver = self._project.app.events.Receiver(connection, handlers={"*": self._note})
+            receiver.on_consume_ready = lambda *_, **__: ready.set()
+            capture = partial(receiver.capture, limit=None, timeout=None, wakeup=False)
+            thread = threading.Thread(target=capture, daemon=True)
+            thread.start()
+            try:
+                assert ready.wait(PATIENCE)
+                yield self
+            finally:
+                receiver.should_stop = True
+                thread.join(PATIENCE)
 
 
 @pytest.mark.parametrize("pool", EVERY_POOL)
-def test_events_show_what_became_of_each_duplicate(
-    new_project: Callable[..., Project], key: str, pool: str
-) -> None:
+def test_events_show_what_duplicates_became(new_project: Callable[..., Project], key: str, pool: str) -> None:
     """Skipped, it is REVOKED, by whom; while it waits, RETRY, said once; a copy changes nothing of its id."""
     project = new_project()
     project.start_workers(2, pool, "-E", concurrency=1 if pool == "solo" else 2)

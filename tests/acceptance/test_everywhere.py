@@ -17,13 +17,12 @@ from tests.tiers import slow
 
 POOLS = ("prefork", "threads", "gevent", "solo")
 
-#: Where rows are only repetitions: one thread, and queues that deliver as quorum queues do.
-SLOW = {"solo", "classic"}
+#: Where rows are only repetitions: the laws' own pool, one thread, queues that deliver as quorum queues do.
+SLOW = {"threads", "solo", "classic"}
 
 
 @pytest.fixture(
-    scope="module",
-    params=[slow(place) if place in SLOW else place for place in (*POOLS, *RABBITMQ_QUEUES)],
+    scope="module", params=[slow(place) if place in SLOW else place for place in (*POOLS, *RABBITMQ_QUEUES)]
 )
 def somewhere(
     request: pytest.FixtureRequest,
@@ -51,7 +50,6 @@ def test_a_resource_is_used_in_turn_and_none_is_dropped(somewhere: Project, key:
     results = [somewhere.while_executing.delay(key, 0.1) for _ in range(6)]
     for result in results:
         result.get(timeout=PATIENCE)
-
     assert len(somewhere.bodies(key)) == 6
     assert somewhere.overlaps(key) == []
 
@@ -65,7 +63,6 @@ def test_a_run_ends_only_its_own_hold(somewhere: Project, key: str) -> None:
         somewhere.executed.lock_for(key).release(reason="a test")
         second = somewhere.executed.apply_async((key,), countdown=30)
     first.get(timeout=PATIENCE)
-
     holder = somewhere.holder(key)
     assert holder is not None
     assert (holder.owner, second.is_duplicate) == (second.id, False)
@@ -80,7 +77,6 @@ def test_no_publish_after_get_is_a_duplicate(somewhere: Project, key: str) -> No
         result = somewhere.executed.delay(key)
         assert not result.is_duplicate
         result.get(timeout=PATIENCE)
-
     assert len(somewhere.bodies(key)) == 30
 
 
@@ -88,7 +84,6 @@ def test_no_publish_after_get_is_a_duplicate(somewhere: Project, key: str) -> No
 def test_a_chord_with_duplicates_completes(somewhere: Project, key: str) -> None:
     """They run in turn."""
     result = chord([somewhere.executed.si(key)] * 3)(somewhere.collect.s())
-
     assert result.get(timeout=WORKFLOW) == [f"{key} done"] * 3
     assert len(somewhere.bodies(key)) == 3
     assert somewhere.overlaps(key) == []
@@ -100,18 +95,25 @@ def test_a_retry_keeps_the_lock(somewhere: Project, key: str) -> None:
     result = somewhere.executed.delay(key, 0.0, "retry", {"countdown": 1.5})
     somewhere.wait_ended(key)
     assert somewhere.executed.delay(key).id == result.id
-
     assert result.get(timeout=PATIENCE) == f"{key} done"
     assert [body.retries for body in somewhere.bodies(key)] == [0, 1]
 
 
-@pytest.mark.law(9)
-def test_without_a_lock_server_each_task_does_as_it_declares(
+@pytest.mark.law(9, 10)
+def test_a_task_costs_three_trips_and_without_a_lock_server_does_as_it_says(
     somewhere: Project, network: FaultyProxy, key: str
 ) -> None:
-    """``raise`` within two socket timeouts (less than three, measured), or ``run`` without a lock."""
-    # A copy waits for a mark that is lost with its connection until the mark before it has expired.
-    wait_until(lambda: _is_quiet(network), PATIENCE, "every run of a test before is marked as done")
+    """One to publish, one to start, one to end; counted between the processes and their server.
+
+    Then ``raise`` within two socket timeouts (less than three, measured), or ``run`` without a lock.
+    """
+    somewhere.executed.delay(f"{key}-before").get(timeout=PATIENCE)
+    wait_until(lambda: _is_quiet(network), PATIENCE, "nothing is owed from a test before")
+    before = network.requests
+    for number in range(10):
+        somewhere.executed.delay(f"{key}-{number}").get(timeout=PATIENCE)
+    assert network.requests - before == 30
+
     network.black_hole()
     try:
         began = time.monotonic()
@@ -122,25 +124,10 @@ def test_without_a_lock_server_each_task_does_as_it_declares(
         value = unlocked.get(timeout=PATIENCE)
     finally:
         network.heal()
-
     assert took < 3 * SOCKET_TIMEOUT
     assert value == f"{key}-run done"
     assert [body.token for body in somewhere.bodies(f"{key}-run")] == [None]
     assert somewhere.executed.delay(key).get(timeout=PATIENCE) == f"{key} done"
-
-
-@pytest.mark.law(10)
-def test_a_task_costs_three_trips_to_the_lock_server(
-    somewhere: Project, network: FaultyProxy, key: str
-) -> None:
-    """One to publish, one to start, one to end; counted between the processes and their server."""
-    somewhere.executed.delay(f"{key}-before").get(timeout=PATIENCE)
-    wait_until(lambda: _is_quiet(network), PATIENCE, "nothing is owed from a test before")
-    before = network.requests
-    for number in range(10):
-        somewhere.executed.delay(f"{key}-{number}").get(timeout=PATIENCE)
-
-    assert network.requests - before == 30
 
 
 def _is_quiet(network: FaultyProxy) -> bool:

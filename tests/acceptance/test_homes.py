@@ -15,16 +15,11 @@ from tests.acceptance.paths import ELSEWHERE, RABBITMQ
 from tests.acceptance.project import open_project
 from tests.acceptance.rabbitmq import RabbitMQ, rabbitmq_node
 from tests.acceptance.terms import LONG_LEASE, PATIENCE
-from tests.faults import faulty_proxy
 from tests.servers import EmbeddedServer
 
 pytestmark = pytest.mark.law(2)
 
 ProjectMaker = Callable[..., Project]
-
-#: Calls on one key, and seconds in which each hand-over between two workers would have to wait for a look.
-CALLS = 20
-A_LOOK_EACH = 0.5 * CALLS
 
 
 @pytest.fixture(params=[ELSEWHERE, RABBITMQ])
@@ -65,12 +60,6 @@ def ids(project: Project, key: str) -> list[str]:
     return [body.task_id for body in project.bodies(key)]
 
 
-def homes(project: Project, key: str) -> set[str]:
-    """The homes of those who wait for a key."""
-    lock = project.while_executing.lock_for(key)
-    return {waiter.to for waiter in lock._store.waiting(lock.key)[1]}
-
-
 def test_a_line_goes_on_after_a_deploy_that_spells_the_broker_otherwise(
     new_project: ProjectMaker, key: str, on: str, broker: str
 ) -> None:
@@ -83,31 +72,7 @@ def test_a_line_goes_on_after_a_deploy_that_spells_the_broker_otherwise(
     project.workers.clear()
     project.start_workers(1, "prefork", broker=otherwise(broker))
     project.wait_ended(key, len(sent))
-
     assert ids(project, key)[1:] == sent
-
-
-def test_two_spellings_in_one_fleet_wait_for_no_look_at_the_line(
-    new_project: ProjectMaker, key: str, on: str, broker: str
-) -> None:
-    """The second worker is started last: the first one learns its spelling meanwhile."""
-    project = new_project(path=on, broker=broker)
-    project.start_worker("prefork", concurrency=2)
-    project.start_workers(1, "prefork", concurrency=2, broker=otherwise(broker))
-    project.while_executing.delay(key)
-    project.wait_ended(key)
-    with project.kept_on(key):
-        project.while_executing.delay(key)
-        project.wait_started(key, 2)
-        for _ in range(CALLS):
-            project.while_executing.delay(key)
-        project.wait_parked(key, CALLS)
-        assert len(homes(project, key)) == 2
-    project.wait_ended(key, CALLS + 2)
-
-    bodies = project.bodies(key)[1:]
-    assert project.overlaps(key) == []
-    assert bodies[-1].start - bodies[0].end < A_LOOK_EACH
 
 
 #: One who may configure one queue, and one who may do all.
@@ -161,7 +126,6 @@ def test_what_waits_beside_two_brokers_that_look_alike_crosses_from_neither_to_t
                 Exchange("federated", "direct", channel=connection.default_channel).declare()
             wait_until(lambda: exchanges(one.url, "federated"), PATIENCE, "the policy is carried out")
             assert exchanges(other.url, "copied") == {"copied"}
-
             there = open_project({**project.plan, "broker": other.url})
             [worker] = project.start_workers(1, "prefork", broker=other.url)
             sent.append(there.tasks["project.while_executing"].delay(key).id)
@@ -172,7 +136,6 @@ def test_what_waits_beside_two_brokers_that_look_alike_crosses_from_neither_to_t
         throughout(3.0, lambda: None)
         assert project.parked(key) == sent
         assert len(project.bodies(key)) == 1
-
         project.start_worker("prefork")
         project.wait_ended(key, len(sent))
         there.close()
@@ -183,37 +146,7 @@ def test_what_waits_beside_two_brokers_that_look_alike_crosses_from_neither_to_t
     assert [body.worker == worker.process.pid for body in project.bodies(key)] == [False, False, False, True]
 
 
-def test_two_brokers_behind_one_spelling_are_told_and_nothing_crosses(
-    new_project: ProjectMaker, key: str, celery_url: str
-) -> None:
-    """As a service of one name in two networks. What belongs to the first waits for a worker there."""
-    with (
-        EmbeddedServer(port=0) as one,
-        EmbeddedServer(port=0) as other,
-        faulty_proxy(one.port or 0) as network,
-    ):
-        project = new_project(path=ELSEWHERE, broker=network.url, backend=celery_url)
-        former = project.start_worker("prefork")
-        with project.kept_on(key):
-            sent = waiting_behind_one(project, key, 2)
-            former.end()
-        project.workers.remove(former)
-        network.lead_to(other.port)
-        project.start_worker("prefork")
-        project.wait_lines("WARNING", "leads other workers to another broker")
-        project.wait_lines("but its worker was killed")
-        throughout(3.0, lambda: None)
-        assert project.parked(key) == sent
-        assert len(project.bodies(key)) == 1
-
-        network.lead_to(one.port)
-        worker = project.start_worker("prefork")
-        project.wait_ended(key, len(sent))
-
-        assert ids(project, key)[1:] == sent
-        assert {body.worker for body in project.bodies(key)[1:]} == {worker.process.pid}
-
-
+@pytest.mark.slow
 def test_on_rabbitmq_asking_takes_no_right(start_rabbitmq: Callable[[], RabbitMQ]) -> None:
     """Declaring takes that to configure the exchange: without it, another worker has to have it."""
     node = start_rabbitmq()

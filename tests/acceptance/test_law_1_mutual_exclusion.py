@@ -18,7 +18,6 @@ def test_fifty_callers_at_once_get_one_run(project: Project, key: str) -> None:
     """Of any number of publishers at once, one publishes; the others get its result."""
     with project.kept_on(key), ThreadPoolExecutor(10) as callers:
         results = list(callers.map(lambda _: project.executed.delay(key), range(50)))
-
     assert {result.get(timeout=PATIENCE) for result in results} == {f"{key} done"}
     assert len(project.bodies(key)) == 1
     assert sum(not result.is_duplicate for result in results) == 1
@@ -30,7 +29,6 @@ def test_a_task_longer_than_its_ttl_is_never_joined(project: Project, key: str) 
     with project.running(project.executed, key, lock_ttl=LEASE) as result:
         others = throughout(1.5 * LEASE, lambda: project.executed.apply_async((key,), lock_ttl=LEASE))
     result.get(timeout=PATIENCE)
-
     assert {other.id for other in others} == {result.id}
     assert len(project.bodies(key)) == 1
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.law(2)
 
 @pytest.mark.timing
 @pytest.mark.parametrize("pool", ["prefork", slow("threads")])
-def test_a_message_that_waits_for_a_free_slot_keeps_its_claim(
+def test_a_message_that_waits_for_a_slot_has_its_claim(
     new_project: ProjectMaker, key: str, pool: str
 ) -> None:
     """Prefetched, it waits in the pool (threads: in the executor's queue) for longer than its claim lives."""
@@ -61,7 +61,6 @@ def test_on_rabbitmq_a_countdown_is_kept_and_its_claim_with_it(rabbitmq: Project
     published = time.monotonic()
     result = rabbitmq.executed.apply_async((key,), countdown=9, lock_queue_ttl=1.5 * LEASE)
     duplicate = rabbitmq.executed.delay(key)
-
     assert result.get(timeout=PATIENCE) == f"{key} done"
     (body,) = rabbitmq.bodies(key)
     assert duplicate.is_duplicate

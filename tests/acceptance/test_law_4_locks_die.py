@@ -29,13 +29,10 @@ def test_a_stopped_child_keeps_its_lock_while_its_worker_lives(prefork: Project,
             holders = throughout(1.5 * LEASE, lambda: prefork.holder(key))
         finally:
             os.kill(body.pid, signal.SIGCONT)
-
     assert {holder and holder.token for holder in holders} == {body.token}
     assert result.get(timeout=PATIENCE) == f"{key} done"
     assert not [line for line in prefork.lines(LOST) if body.task_id in line]
 
-
-# --- a run known to be dead holds nothing ----------------------------------------------------
 
 ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only /proc tells of other processes")
 
@@ -58,16 +55,13 @@ def test_the_message_of_a_killed_worker_runs_as_soon_as_it_is_delivered_again(
         wait_until(lambda: not lives(body.pid), PATIENCE, "both are dead")
         project.wait_received(result.id, 2)
         project.wait_started(key, 2, timeout=DEAD)
-
     assert result.get(timeout=PATIENCE) == f"{key} done"
     assert project.overlaps(key, killed=1) == []
     assert [line for line in project.lines(KILLED) if result.id in line]
 
 
 @ON_LINUX
-def test_a_child_that_outlives_its_main_process_keeps_its_lock(
-    new_project: Callable[..., Project], key: str
-) -> None:
+def test_a_child_that_outlives_its_worker_keeps_a_lock(new_project: Callable[..., Project], key: str) -> None:
     """Law 1: its body goes on. Dead itself, it holds nothing."""
     project = new_project()
     worker = project.start_worker("prefork")

@@ -23,7 +23,6 @@ def test_no_publish_after_get_is_a_duplicate(project: Project, key: str) -> None
         result = project.executed.delay(key)
         duplicates += result.is_duplicate
         result.get(timeout=PATIENCE)
-
     assert duplicates == 0
     assert len(project.bodies(key)) == 300
 

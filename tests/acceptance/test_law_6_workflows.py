@@ -94,9 +94,6 @@ def of(canvas: str, value: Any) -> Any:
     return ["one", value] if canvas == "chord" else value
 
 
-# --- every shape, with a duplicate at every place --------------------------------------------
-
-
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_duplicate_at_any_place_runs_in_its_turn(project: Project, key: str, name: str) -> None:
     """Each has a result of its own, and every other member goes its way."""
@@ -106,7 +103,6 @@ def test_a_duplicate_at_any_place_runs_in_its_turn(project: Project, key: str, n
         results = [
             build(collect.s(), *places(place, duplicate, collect.si)).apply_async() for place in range(4)
         ]
-
     for place, result in enumerate(results):
         expected = plainly(project, build, *places(place, f"{key} done", lambda other: other))
         assert value_of(result) == expected
@@ -116,9 +112,7 @@ def test_a_duplicate_at_any_place_runs_in_its_turn(project: Project, key: str, n
 
 @pytest.mark.parametrize("task", ["executed_ignore_result", slow("executed_acks_late_ignore_result")])
 @pytest.mark.parametrize("name", AWAITABLE)
-def test_a_canvas_whose_members_ignore_results_completes(
-    prefork: Project, key: str, name: str, task: str
-) -> None:
+def test_a_canvas_that_ignores_results_completes(prefork: Project, key: str, name: str, task: str) -> None:
     """Nobody needs a duplicate's result for its turn to come."""
     project, build = prefork, SHAPES[name]
     quiet = getattr(project, task)
@@ -126,7 +120,6 @@ def test_a_canvas_whose_members_ignore_results_completes(
         members = [quiet.si(key), *(quiet.si(f"{key}-{place}") for place in range(2)), quiet.si(key)]
         result = chain(build(project.collect.s(), *members), project.collect.s()).apply_async()
     expected = plainly(project, build, f"{key} done", f"{key}-0 done", f"{key}-1 done", f"{key} done")
-
     assert value_of(result) == expected
     assert len(project.bodies(key)) == 3
     assert project.overlaps(key) == []
@@ -136,13 +129,9 @@ def test_a_canvas_whose_members_ignore_results_completes(
 def test_chains_of_the_same_call_complete(project: Project, key: str) -> None:
     """Each link finds the lock of the one before it free, or waits for a link of the other chain."""
     results = [chain(*[project.executed.si(key)] * 20, project.collect.si(n)).apply_async() for n in range(2)]
-
     assert [result.get(timeout=WORKFLOW) for result in results] == [0, 1]
     assert len(project.bodies(key)) == 40
     assert project.overlaps(key) == []
-
-
-# --- however the holder ends -----------------------------------------------------------------
 
 
 @pytest.mark.skipif(celery.VERSION[:2] < (5, 6), reason="this Celery tells of it only when the ETA has come")
@@ -151,13 +140,9 @@ def test_duplicates_of_a_holder_revoked_before_its_eta_run(project: Project, key
     holder = project.executed.apply_async((key,), countdown=600)
     result = chord([project.executed.si(key)] * 2, project.collect.s()).apply_async()
     holder.revoke()
-
     assert result.get(timeout=WORKFLOW) == [f"{key} done"] * 2
     assert holder.id not in {body.task_id for body in project.bodies(key)}
     assert project.overlaps(key) == []
-
-
-# --- links, error callbacks, replacements ----------------------------------------------------
 
 
 #: Workflows with a failing call in them, and how often Celery calls their error callback.
@@ -178,7 +163,6 @@ def test_error_callbacks_are_called_as_often_as_without_locks(project: Project, 
         failing = project.executed.si(key, 0.0, "fail")
         back = project.unlocked.si(f"{key}-back")
         workflow = build(failing, project.collect, back).apply_async()
-
     with pytest.raises((ValueError, ChordError), match="failed"):
         workflow.get(timeout=WORKFLOW)
     assert len(project.wait_ended(f"{key}-back", times, WORKFLOW)) == times
@@ -188,9 +172,7 @@ def test_error_callbacks_are_called_as_often_as_without_locks(project: Project, 
 @pytest.mark.law(7)
 @pytest.mark.parametrize("canvas", ["group", "chord", "chain"])
 @pytest.mark.parametrize("around", ["nothing", "chain", "chord"])
-def test_a_unique_task_may_be_replaced_by_a_canvas(
-    project: Project, key: str, around: str, canvas: str
-) -> None:
+def test_a_task_may_be_replaced_by_a_canvas(project: Project, key: str, around: str, canvas: str) -> None:
     """Also by calls on its own key, some of which are duplicates."""
     keys = [key, f"{key}-1", key, f"{key}-1"]
     replaced = project.executed.si(key, 0.0, "expand", [canvas, "project.executed", keys])

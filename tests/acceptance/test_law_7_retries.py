@@ -30,7 +30,6 @@ def test_a_child_killed_after_it_asked_for_a_retry_loses_nothing(prefork: Projec
     wait_until(lambda: len(prefork.bodies(key)) == 2, PATIENCE, "the retry runs")
     prefork.wait_ended(key)
     prefork.wait_free(key)
-
     assert [body.ended_by for body in prefork.bodies(key)] == [None, ""]
     assert prefork.overlaps(key, killed=1) == []
 
@@ -40,23 +39,19 @@ def test_a_child_killed_after_it_asked_for_a_retry_loses_nothing(prefork: Projec
     ("ending", "more"),
     [("retry", {"times": 3}), ("retry_quietly", {"lingering": 0.5}), ("retry_lingering", None)],
 )
-def test_a_retry_never_overlaps_the_body_that_asked_for_it(
-    project: Project, key: str, ending: str, more: object
-) -> None:
+def test_a_retry_never_overlaps_who_asked(project: Project, key: str, ending: str, more: object) -> None:
     """However the body ends, and however long it takes to unwind."""
     result = project.executed.apply_async((key, 0.1, ending, more), lock_ttl=LONG_LEASE)
     project.wait_ended(key, 4 if ending == "retry" else 2)
     wait_until(lambda: result.state == "SUCCESS", PATIENCE, "the last run's result")
     # The body that asked may have stored that state, while the last run is still releasing its lock.
     project.wait_free(key)
-
     assert project.overlaps(key) == []
 
 
 def test_on_rabbitmq_every_retry_of_a_row_runs(rabbitmq: Project, key: str) -> None:
     """Each is published with the headers of the one before it."""
     result = rabbitmq.executed.delay(key, 0.0, "retry", {"countdown": 1, "times": 3})
-
     assert result.get(timeout=PATIENCE) == f"{key} done"
     assert [body.retries for body in rabbitmq.bodies(key)] == [0, 1, 2, 3]
     assert rabbitmq.overlaps(key) == []

@@ -61,16 +61,13 @@ def test_a_start_without_a_lock_server_is_put_off(
     project.wait_lines(CANNOT_START, result.id)
     assert project.bodies(key) == []
     lock_server.resume() if trouble == "pause" else lock_server.restart()
-
     assert result.get(timeout=PATIENCE) == f"{key} done"
     assert len(project.bodies(key)) == 1
 
 
 @ON_EVERY_PATH
 @pytest.mark.law(1, 2)
-def test_a_history_of_many_tasks_and_faults_keeps_the_law(
-    faulty: Project, network: FaultyProxy, key: str
-) -> None:
+def test_a_history_of_tasks_and_faults_keeps_the_law(faulty: Project, network: FaultyProxy, key: str) -> None:
     """Whatever becomes of every sixth call, bodies of a key keep apart and each runs once.
 
     Once more where its message was published twice, as the answer to its parking was lost, and the mark that
@@ -123,7 +120,6 @@ def test_a_server_without_memory_runs_what_was_accepted_and_accepts_nothing_more
         client.config_set("maxmemory-policy", "noeviction")
         client.config_set("maxmemory", 1)
         project.start_worker("prefork")
-
         ended = {each: result.get(timeout=WORKFLOW) for each, result in results.items()}
         for publish in (project.executed.delay, project.until_expired.delay):
             with pytest.raises(LockUnavailable, match=r"OOM|maxmemory"):

@@ -19,6 +19,5 @@ def test_locks_and_messages_are_where_a_path_has_them(
     lock = f"{prefix}:redislock:{{work:{key}}}:lock"
     with redis.Redis.from_url(another_server.redis_url) as another:
         found = (project.redis.exists(lock), another.exists(lock), project.redis.llen(f"{prefix}:celery"))
-
     assert found == {FUSED: (1, 0, 1), ELSEWHERE: (0, 1, 1), RABBITMQ: (1, 0, 0)}[path]
     assert project.queued() == 1

@@ -35,24 +35,6 @@ def test_problems_are_told_in_the_workers_log_whether_it_starts_or_not(
     assert re.search(r"redislock: \d+ unique tasks, locks on (redis|unix)://.* \(prefix .+\)$", where)
 
 
-@pytest.mark.parametrize("is_enabled", [True, False])
-def test_a_worker_without_a_lock_server_starts_without_locks_alone(
-    new_project: Callable[..., Project], is_enabled: bool
-) -> None:
-    """Neither broker nor result backend can keep locks, and no setting names a server: publishes fail."""
-    conf: dict[str, object] = {"redislock_check": "ignore", "redislock_enabled": is_enabled}
-    if is_enabled:
-        conf["redislock_min_replicas"] = 1  # so that the project declares no task of several keys
-    worker = new_project().launch_worker(broker="memory://", backend="cache+memory://", conf=conf)
-
-    if is_enabled:
-        assert worker.process.wait(PATIENCE) == 1
-        assert "the worker does not start: redislock_url: neither the broker (memory)" in worker.log
-    else:
-        wait_until(lambda: " ready." in worker.log, 30.0, "the worker is ready")
-        assert "locking is switched off (redislock_enabled)" in worker.log
-
-
 def test_workers_in_greenlets_start_without_a_false_alarm(new_project: Callable[..., Project]) -> None:
     """The check at the start and the thread that looks at lines look up the server's name at once."""
     pytest.importorskip("gevent")
@@ -61,7 +43,6 @@ def test_workers_in_greenlets_start_without_a_false_alarm(new_project: Callable[
         workers = [project.launch_worker(pool="gevent") for _ in range(4)]
         for worker in workers:
             worker.wait_ready()
-
         told = [line for worker in workers for line in worker.log.splitlines() if "WARNING" in line]
         assert [line for line in told if f"localhost:{server.port}" in line] == []
 
@@ -88,7 +69,6 @@ def test_tasks_run_whose_locks_are_confirmed(new_project: Callable[..., Project]
             assert project.executed.delay(key).is_duplicate
         first.get(timeout=PATIENCE)
         assert not project.executed.delay(key).is_duplicate
-
         in_turn = [project.while_executing.delay(f"{key}/turn", 0.1) for _ in range(3)]
         for result in in_turn:
             result.get(timeout=PATIENCE)

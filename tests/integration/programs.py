@@ -57,14 +57,10 @@ PATCHED = """
 
 
 def run_program(program: str, *argv: str, first: str = "", timeout: float = 60.0, returns: int = 0) -> str:
-    """Run a program to its end, which must be a good one; return what it printed.
+    """Run a program to its end; return what it printed.
 
-    Args:
-        program: what it does, after the prologue.
-        argv: the store's URL and prefix, and what the program wants else.
-        first: what it does before anything is imported.
-        timeout: seconds.
-        returns: its exit status, or less the signal that kills it.
+    ``argv``: the store's URL and prefix, and what it wants else; ``first``: what it does before anything is
+    imported; ``returns``: its exit status, or less the signal that kills it.
     """
     text = textwrap.dedent(first) + PROLOGUE + textwrap.dedent(program)
     done = subprocess.run(

@@ -20,15 +20,12 @@ from celery.signals import before_task_publish
 from kombu import Connection, Exchange, Queue
 from kombu import __version__ as kombu_version
 from kombu.exceptions import EncodeError
-from kombu.utils.json import dumps
 
 from celery_redislock import LockKeyError, LockUnavailable, SingletonTask
 from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.locks import connect, keylock
 from celery_redislock.locks.watchdog import watchdog_of
-from celery_redislock.publishing import claim, kombu
-from celery_redislock.publishing.call import Call
-from celery_redislock.publishing.claim import Claim
+from celery_redislock.publishing import claim
 from celery_redislock.publishing.message import TICK, tick_id, tick_token
 from celery_redislock.store.store import LARGEST
 from tests.faults import Fault, FaultyProxy
@@ -36,7 +33,7 @@ from tests.servers import EmbeddedServer
 from tests.stores import ABOUT, RedisCase, granted, refused
 from tests.tiers import slow
 from tests.trips import Trips
-from tests.unit.shop import Shop, carried
+from tests.unit.shop import Shop, carried, raising
 
 #: Seconds.
 SOCKET_TIMEOUT = 0.5
@@ -171,15 +168,10 @@ def shop(proxy: FaultyProxy) -> Publisher:
     return Publisher(proxy.url).warm_up()
 
 
-# --- one step --------------------------------------------------------------------------------
-
-
 def test_a_publish_asks_the_server_once_in_all(shop: Publisher, client: Any) -> None:
     """Law 10: claim and message are one trip."""
     trips = Trips(client)
-
     shop.pay.delay(1)
-
     assert (trips(), shop.asked) == ({"evalsha": 1}, ["claim_and_push"])
     assert (shop.names(), shop.count(client)) == ({"n:1"}, 1)
     assert shop.store.inspect("n:1").facts["published"]  # nobody need wait for a publish that may still fail
@@ -189,7 +181,6 @@ def test_a_publish_asks_the_server_once_in_all(shop: Publisher, client: Any) -> 
 def test_whatever_a_task_id_is_made_of_its_claim_goes_with_its_message(shop: Publisher, task_id: str) -> None:
     """Law 1: the header of such a message has the id escaped."""
     results = [shop.pay.apply_async((1,), task_id=one) for one in (task_id, f"{task_id}-2")]
-
     assert [result.is_duplicate for result in results] == [False, True]
     assert shop.asked == ["claim_and_push"] * 2
 
@@ -198,9 +189,7 @@ def test_queue_priority_and_prefix_stay_kombus(proxy: FaultyProxy, client: Any) 
     """The key that kombu would push to."""
     options = {"global_keyprefix": f"{secrets.token_hex(4)}:", "priority_steps": [0, 5]}
     shop = Publisher(proxy.url, broker_transport_options=options).warm_up()
-
     shop.pay.apply_async((1,), queue="other", priority=7)
-
     assert client.llen(f"{options['global_keyprefix']}other\x06\x165") == 1
     with shop.app.connection_for_read() as connection:
         message = shop.app.amqp.queues["other"](connection.default_channel).get(no_ack=True)
@@ -214,9 +203,7 @@ def test_a_refused_call_pushes_nothing_and_the_next_ones_of_its_task_look_first(
     first = shop.pay.delay(1)
     consumer = shop.app.backend.result_consumer
     subscribed = set(consumer.subscribed_to)
-
     results = [shop.pay.delay(1) for _ in range(2)]
-
     assert [(result.id, result.is_duplicate) for result in results] == [(first.id, True)] * 2
     assert shop.asked == ["claim_and_push", "claim_and_push", "look"]
     assert consumer.subscribed_to == subscribed
@@ -226,31 +213,20 @@ def test_a_refused_call_pushes_nothing_and_the_next_ones_of_its_task_look_first(
     assert shop.asked == ["look", *["claim_and_push"] * 3]
 
 
-@pytest.mark.parametrize("options", [{}, {"group_id": "g"}])
-def test_the_first_publish_looks_once_before_it_connects_to_the_broker(
-    proxy: FaultyProxy, options: dict[str, Any]
-) -> None:
+def test_the_first_publish_looks_once_before_it_connects_to_the_broker(proxy: FaultyProxy) -> None:
     """Law 9: a broker that is away is waited for much longer than a lock server."""
     shop = Publisher(proxy.url)
-
-    shop.pay.apply_async((1,), **options)
-
+    shop.pay.delay(1)
     assert shop.asked == ["look", "claim_and_push"]
 
 
-# --- one step after a look -------------------------------------------------------------------
-
-
-def test_receivers_of_before_task_publish_hear_of_what_is_published_only(
-    shop: Publisher, client: Any
-) -> None:
+def test_receivers_of_before_task_publish_hear_of_what_is_published(shop: Publisher, client: Any) -> None:
     """Laws 2 and 10: a look, then one step; a duplicate is known before they are told."""
     with receiving() as told:
         trips = Trips(client)
         accepted = shop.pay.delay(1)
         assert (trips()["evalsha"], shop.asked) == (2, ["look", "claim_and_push"])
         skipped = shop.pay.delay(1)
-
     assert (skipped.id, skipped.is_duplicate) == (accepted.id, True)
     assert (told, shop.count(client)) == (["pay"], 1)
     assert shop.asked == ["look", "claim_and_push", "look"]
@@ -259,19 +235,15 @@ def test_receivers_of_before_task_publish_hear_of_what_is_published_only(
 def test_a_key_that_is_taken_after_the_look_is_refused_by_the_step(shop: Publisher, client: Any) -> None:
     """Law 1; the receivers have been told of a publish that does not happen."""
     taken_after_a_look(shop)
-
     with receiving() as told:
         result = shop.pay.delay(1)
-
     assert (result.is_duplicate, result.id) == (True, "job-b")
     assert (told, shop.count(client)) == (["pay"], 0)
     assert shop.asked == ["look", "claim_and_push"]
 
 
 @pytest.mark.parametrize("taken", ["never", "before the look", "after the look"])
-def test_a_member_of_a_workflow_is_published_with_a_claim_if_it_can_have_one(
-    shop: Publisher, taken: str
-) -> None:
+def test_a_member_of_a_workflow_is_published_with_a_claim_if_it_can(shop: Publisher, taken: str) -> None:
     """Law 2: no claim without its message. Law 6: else it waits on the worker, and runs in its turn."""
     if taken == "after the look":
         taken_after_a_look(shop)
@@ -279,9 +251,7 @@ def test_a_member_of_a_workflow_is_published_with_a_claim_if_it_can_have_one(
         granted(shop.store.acquire("n:1", B, 30.0, facts=ABOUT))
     shop.asked.clear()
     is_claimed = taken == "never"
-
     result = shop.pay.apply_async((1,), group_id="g")
-
     assert not result.is_duplicate
     header = carried(shop.message())
     assert (header.claimed, header.must_run) == (is_claimed, True)
@@ -289,26 +259,20 @@ def test_a_member_of_a_workflow_is_published_with_a_claim_if_it_can_have_one(
     assert shop.store.inspect("n:1").token == (header.token if is_claimed else B)
 
 
-def test_a_dead_runs_lease_is_released_for_a_look(
-    shop: Publisher, client: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dead_runs_lease_is_released_for_a_look(shop: Publisher, client: Any, monkeypatch: Any) -> None:
     """Law 4: as for a claim; nothing would release it before it expires."""
     monkeypatch.setattr(keylock, "is_dead", lambda at: at == "a dead process")
     facts = '{"task":"pay","pid":1,"state":"running","at":"a dead process"}'
     granted(shop.store.acquire("n:1", B, 30.0, facts=facts))
     shop.asked.clear()
-
     with receiving():
         result = shop.pay.delay(1)
-
     assert (result.is_duplicate, shop.count(client)) == (False, 1)
     assert shop.asked == ["look", "look", "claim_and_push"]
 
 
 @pytest.mark.parametrize("is_taken", [False, True], ids=["free", "taken"])
-def test_a_retry_that_needs_a_claim_of_its_own_is_published_in_one_step(
-    shop: Publisher, *, is_taken: bool
-) -> None:
+def test_a_retry_that_needs_a_claim_is_published_in_one_step(shop: Publisher, *, is_taken: bool) -> None:
     """Laws 2 and 7: its run has released the key at its start, and another call may have it by now."""
 
     def again(self: Any) -> None:
@@ -322,7 +286,6 @@ def test_a_retry_that_needs_a_claim_of_its_own_is_published_in_one_step(
     task.delay()
     headers = shop.message().headers
     trace = build_tracer(task.name, task, app=shop.app)
-
     trace(headers["id"], (), {}, {**headers, "headers": headers})
 
     assert shop.asked[:2] == (["look"] if is_taken else ["look", "claim_and_push"])
@@ -335,15 +298,11 @@ def _connection(shop: Publisher) -> Any:
     return {"connection": Connection(shop.url)}
 
 
-def _publisher(shop: Publisher) -> Any:
-    return {"publisher": shop.app.amqp.Producer(Connection(shop.url))}
+def _producer_as(name: str) -> Any:
+    return lambda shop: {name: shop.app.amqp.Producer(Connection(shop.url))}
 
 
-def _producer(shop: Publisher) -> Any:
-    return {"producer": shop.app.amqp.Producer(Connection(shop.url))}
-
-
-@pytest.mark.parametrize("given", [_connection, _publisher, _producer])
+@pytest.mark.parametrize("given", [_connection, _producer_as("publisher"), _producer_as("producer")])
 def test_a_connection_of_the_callers_carries_claim_and_message_in_one_step(
     shop: Publisher, client: Any, given: Any
 ) -> None:
@@ -351,24 +310,18 @@ def test_a_connection_of_the_callers_carries_claim_and_message_in_one_step(
     options = given(shop)
     (carrier,) = options.values()
     connection = carrier if isinstance(carrier, Connection) else carrier.connection
-
     results = [shop.pay.apply_async((number,), **options) for number in (1, 2, 1)]
-
     assert [result.is_duplicate for result in results] == [False, False, True]
     assert shop.asked == ["look", *["claim_and_push"] * 3]
     assert (shop.names(), shop.count(client)) == ({"n:1", "n:2"}, 2)
     assert connection._default_channel is not None
 
 
-def test_a_look_that_nobody_answers_publishes_nothing(
-    shop: Publisher, proxy: FaultyProxy, client: Any
-) -> None:
+def test_a_look_without_an_answer_publishes_none(shop: Publisher, proxy: FaultyProxy, client: Any) -> None:
     """Law 9: nothing was asked for that could have been done."""
     proxy.fail(Fault.BLACK_HOLE, of="look", at=(1, 2))
-
     with receiving() as told, pytest.raises(LockUnavailable, match=r"pay.* was not published"):
         shop.pay.delay(1)
-
     assert (told, shop.names(), shop.count(client)) == ([], set(), 0)
     assert not watchdog_of(shop.store)._debts
 
@@ -383,15 +336,10 @@ def test_what_must_be_published_is_without_a_claim_where_nobody_answers(
 ) -> None:
     """Law 6; and ``on_lock_error="run"``."""
     proxy.fail(Fault.BLACK_HOLE, of=request_of, at=(1, 2))
-
     result = shop.pay.apply_async((1,), **options)
-
     assert not result.is_duplicate
     assert [carried(message).claimed for message in shop.messages()] == [False]
     assert shop.names() == set()
-
-
-# --- a tick of a schedule --------------------------------------------------------------------
 
 
 def test_a_tick_is_claimed_and_pushed_without_a_look(proxy: FaultyProxy, client: Any) -> None:
@@ -399,65 +347,41 @@ def test_a_tick_is_claimed_and_pushed_without_a_look(proxy: FaultyProxy, client:
     shop = Publisher(proxy.url)
     assert tick_token({TICK: A_TICK}, TICK_ID) == TICK_TOKEN
     claim._refused.add("pay")
-
     with receiving() as told:
         result = send_tick(shop)
-
     assert (result.id, result.is_duplicate, shop.asked) == (TICK_ID, False, ["claim_and_push"])
     assert (told, shop.names(), client.llen(shop.queue)) == (["pay"], {"n:1"}, 1)
 
 
-# --- nothing, or both ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("fault", [Fault.REQUEST_LOST, Fault.REPLY_LOST, Fault.RESET_IN_REPLY], ids=str)
-def test_a_lost_answer_is_asked_for_again_and_pushes_once(
-    shop: Publisher, proxy: FaultyProxy, client: Any, fault: Fault
-) -> None:
-    """Law 2; plain Celery pushes twice there."""
-    proxy.fail(fault, of="claim_and_push")
-
-    result = shop.pay.delay(1)
-
-    assert (proxy.fired, result.is_duplicate) == (1, False)
-    assert (shop.names(), shop.count(client)) == ({"n:1"}, 1)
-
-
-@pytest.mark.parametrize("fault", [Fault.SILENCE, Fault.BLACK_HOLE], ids=str)
+@pytest.mark.parametrize(
+    ("fault", "calls", "there"),
+    [
+        # It is asked for again, and pushes once; plain Celery pushes twice there.
+        *((fault, 1, True) for fault in (Fault.REQUEST_LOST, Fault.REPLY_LOST, Fault.RESET_IN_REPLY)),
+        (Fault.SILENCE, 2, True),
+        (Fault.BLACK_HOLE, 2, False),
+    ],
+    ids=str,
+)
 def test_without_an_answer_claim_and_message_are_both_there_or_neither(
-    shop: Publisher, proxy: FaultyProxy, client: Any, fault: Fault
+    shop: Publisher, proxy: FaultyProxy, client: Any, fault: Fault, calls: int, *, there: bool
 ) -> None:
-    """Laws 2 and 9: it is not known, and said; nothing is owed, as a message must keep its claim.
+    """Laws 2 and 9: if it is not known, that is said; nothing is owed, as a message must keep its claim.
 
     The connection to the broker is as good as before: kombu closes one through which an error goes.
     """
     with shop.app.producer_pool.acquire() as producer:
         channel = producer.channel
-    proxy.fail(fault, of="claim_and_push", at=(1, 2))
-
-    with pytest.raises(LockUnavailable, match=r"it is not known whether pay.* was published"):
-        shop.pay.delay(1)
-
+    proxy.fail(fault, of="claim_and_push", at=range(1, 1 + calls))
+    unknown = pytest.raises(LockUnavailable, match=r"it is not known whether pay.* was published")
+    with unknown if calls > 1 else nullcontext():
+        assert not shop.pay.delay(1).is_duplicate
     with shop.app.producer_pool.acquire() as producer:
-        assert producer.channel is channel
-    there = fault is Fault.SILENCE
+        assert calls == 1 or producer.channel is channel
+    assert proxy.fired == calls
     assert (shop.names(), shop.count(client)) == ({"n:1"} if there else set(), int(there))
     assert not watchdog_of(shop.store)._debts
     assert shop.pay.delay(1).is_duplicate is there
-
-
-def test_a_server_that_is_away_is_no_lock_server_in_time_and_leaves_nothing(client: Any) -> None:
-    """Laws 2 and 9: neither claim nor message, and the same error as from a lock server of its own."""
-    server = EmbeddedServer(port=0)
-    with server:
-        url = f"redis://127.0.0.1:{server.port}/0"
-        shop = Publisher(url, result_backend=url, task_ignore_result=False).warm_up()
-        server.kill()
-        with pytest.raises(LockUnavailable):
-            shop.pay.delay(1)
-        server.restart()
-
-        assert not shop.pay.delay(1).is_duplicate
 
 
 def test_without_a_connection_it_is_known_that_nothing_was_published(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -466,26 +390,20 @@ def test_without_a_connection_it_is_known_that_nothing_was_published(monkeypatch
         shop = Publisher(f"redis://127.0.0.1:{server.port}/0").warm_up()
     shop.store.close()
     monkeypatch.setattr(type(shop.store), "is_open", True)
-
     with pytest.raises(LockUnavailable, match=r"refused.*pay.* was not published"):
         shop.pay.delay(1)
-
     assert shop.asked == ["claim_and_push"]
 
 
-def test_a_lock_server_that_is_away_is_asked_before_celery_waits_for_its_results_there(
-    proxy: FaultyProxy,
-) -> None:
+def test_a_lock_server_that_is_away_is_asked_before_results_are_waited_for(proxy: FaultyProxy) -> None:
     """Law 9: Celery subscribes to a result before it publishes, with twenty attempts a second apart."""
     with EmbeddedServer(port=0) as server:
         shop = Publisher(
             proxy.url, redislock_url=server.url, result_backend=server.url, task_ignore_result=False
         ).warm_up()
     began = time.monotonic()
-
     with pytest.raises(LockUnavailable):
         shop.pay.delay(1)
-
     assert time.monotonic() - began < 2 * SOCKET_TIMEOUT + 3
     assert shop.asked[-1] == "begin"
 
@@ -498,52 +416,26 @@ def test_a_message_that_cannot_be_built_leaves_no_claim(
     shop = Publisher(proxy.url, redislock_url=f"{proxy.url.removesuffix('/0')}/{db}").warm_up()
     owed: list[object] = []
     monkeypatch.setattr(watchdog_of(shop.store), "owe", lambda *args, **_: owed.append(args))
-
     with pytest.raises(EncodeError, match="not JSON serializable"):
         shop.pay.apply_async((1, object()))
-
     assert (shop.asked, shop.names(), shop.count(client), owed) == (asked, set(), 0, [])
 
 
 @pytest.mark.parametrize("db", [0, 1], ids=["one step", "elsewhere"])
-def test_an_error_after_the_message_has_left_leaves_its_claim(
-    proxy: FaultyProxy, client: Any, db: int
-) -> None:
+def test_an_error_after_a_message_has_left_leaves_its_claim(proxy: FaultyProxy, client: Any, db: int) -> None:
     """Law 1: where there is a message there is its claim, whatever Celery does next."""
     locks = f"{proxy.url.removesuffix('/0')}/{db}"
     shop = Publisher(proxy.url, redislock_url=locks, task_send_sent_event=True).warm_up()
-
-    def fail(*_: Any, **__: Any) -> None:
-        raise ZeroDivisionError
-
-    shop.app.amqp._event_dispatcher.publish = fail
-
+    shop.app.amqp._event_dispatcher.publish = raising(ZeroDivisionError)
     with pytest.raises(ZeroDivisionError):
         shop.pay.delay(1)
-
     assert (shop.names(), shop.count(client)) == ({"n:1"}, 1)
 
 
-def test_a_publish_that_is_interrupted_at_once_costs_the_next_nothing(shop: Publisher, client: Any) -> None:
-    """Also where it has left what stood in for a method of a producer of the pool."""
-    with shop.app.producer_pool.acquire() as producer:
-        interrupted = Claim(Call(shop.pay, None, (0,), {}, None, {}), 30.0)  # type: ignore[arg-type]
-        route = kombu._Route(shop.store, is_one_step=True)
-        left = kombu._Publish(interrupted, route, producer, producer._publish)
-        producer._publish = left.send
-
-        shop.app.send_task("another", producer=producer)
-        assert not shop.pay.apply_async((1,), producer=producer).is_duplicate
-
-    assert (shop.names(), shop.count(client)) == ({"n:1"}, 2)
-
-
-def test_a_killed_publisher_leaves_every_claim_with_its_message(
-    tcp_server: EmbeddedServer, client: Any
-) -> None:
-    """Law 2: killed at any moment, a hundred times over."""
+def test_a_killed_publisher_leaves_each_claim_its_message(tcp_server: EmbeddedServer, client: Any) -> None:
+    """Law 2: killed at any moment."""
     name, number, url = f"shop-{secrets.token_hex(4)}", 0, f"redis://127.0.0.1:{tcp_server.port}/0"
-    for _ in range(6):
+    for _ in range(3):
         command = [sys.executable, "-c", PUBLISHER, url, name, str(number)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as publisher:
             assert publisher.stdout is not None
@@ -556,7 +448,7 @@ def test_a_killed_publisher_leaves_every_claim_with_its_message(
 
     held = set(shop.store.names(limit=10_000))
     queued = client.lrange(name, 0, -1)
-    assert number > 200
+    assert number > 100
     assert len(held) == len(queued)
 
 
@@ -572,48 +464,37 @@ def push(case: RedisCase, token: str = A, ttl: float = 60.0, **terms: Any) -> An
     return case.redis.claim_and_push("n", token, ttl, queue=case.foreign[0], text="{}", facts=ABOUT, **terms)
 
 
-@pytest.mark.parametrize("holder", [None, B, A], ids=["free", "taken", "held"])
+@pytest.mark.parametrize(
+    ("holder", "period"),
+    [(None, None), (B, None), (A, None), (None, 60.0)],
+    ids=["free", "taken", "held", "dropped"],
+)
 def test_a_message_that_was_pushed_is_not_pushed_again_after_its_run(
-    plain_case: RedisCase, queue: str, holder: str | None
+    plain_case: RedisCase, queue: str, holder: str | None, period: float | None
 ) -> None:
     """A request that is repeated late: its job has run, and perhaps somebody else holds by now.
 
-    Late is up to two socket timeouts, which are a second each here.
+    Late is up to two socket timeouts, which are a second each here. Law 2: if its message was dropped nothing
+    ran, and nothing will, so no period is opened.
     """
     case = plain_case
-    assert not granted(push(case)).repeated
+    assert not granted(push(case, period=period)).repeated
     assert (case.remaining(part="note:abcdefghijkl") or 0.0) > 2.0
     if holder != A:
-        case.redis.release("n", A)
+        case.redis.release("n", A, opened_by=A)
     if holder == B:
         case.take(B)
-
-    assert granted(push(case)).repeated
+    assert granted(push(case, period=period)).repeated
     assert case.client.llen(queue) == 1
     assert case.holder() == holder
 
 
-def test_a_repeated_request_opens_no_period_for_a_message_that_was_dropped(
-    plain_case: RedisCase, queue: str
-) -> None:
-    """Law 2: nothing ran, and nothing will, so nothing refuses."""
-    granted(push(plain_case, period=60.0))
-    plain_case.redis.release("n", A, opened_by=A)
-
-    assert granted(push(plain_case, period=60.0)).repeated
-    assert plain_case.holder() is None
-
-
 @pytest.mark.parametrize("period", [None, 60.0])
-def test_a_claim_that_has_no_message_yet_gets_it_once(
-    plain_case: RedisCase, queue: str, period: float | None
-) -> None:
+def test_a_claim_without_message_gets_one(plain_case: RedisCase, queue: str, period: float | None) -> None:
     """Law 2: its publisher was killed between claim and message; another one has the same token, a beat's."""
     case = plain_case
     case.take(A, period=period)
-
     answers = [granted(push(case, period=period)) for _ in range(3)]
-
     assert [answer.repeated for answer in answers] == [True] * 3
     assert case.client.lrange(queue, 0, -1) == [b"{}"]
     assert (case.holder(), (case.remaining() or 0.0) > 30.0) == (A, True)
@@ -622,7 +503,6 @@ def test_a_claim_that_has_no_message_yet_gets_it_once(
 def test_anothers_claim_is_refused_and_its_message_is_not_pushed(plain_case: RedisCase, queue: str) -> None:
     """Law 1: only one's own claim, by its whole token, may get its message later."""
     plain_case.take("job-a/other", 30.0)
-
     assert refused(push(plain_case)).hold.token == "job-a/other"
     assert plain_case.client.llen(queue) == 0
 
@@ -632,27 +512,21 @@ def test_a_claim_whose_message_the_server_refuses_stays_as_it_was(plain_case: Re
     case = plain_case
     case.client.set(queue, "no list", px=60_000)
     case.take(A, period=60.0)
-
     with pytest.raises(LockKeyError, match="WRONGTYPE"):
         push(case, period=60.0)
-
     assert case.holder() == A
     assert (case.remaining(part="period") or 0.0) > 0.0
     assert case.redis.names() == ["n"]
 
 
 @pytest.mark.parametrize("is_held", [True, False])
-def test_a_period_refuses_a_step_and_begins_with_one(
-    plain_case: RedisCase, queue: str, *, is_held: bool
-) -> None:
+def test_a_period_refuses_a_step_and_begins_so(plain_case: RedisCase, queue: str, *, is_held: bool) -> None:
     """``lock_period``, as an acquire does."""
     case = plain_case
     granted(push(case, period=60.0))
     if not is_held:
         case.redis.release("n", A)
-
     hold = refused(push(case, B, period=60.0)).hold
-
     assert (hold.token, hold.is_period) == (A, not is_held)
     assert case.client.llen(queue) == 1
     assert case.redis.names() == ["n"]
@@ -707,21 +581,10 @@ OTHER_WAYS: dict[str, dict[str, Any]] = {
         "given": lambda shop: {"connection": Connection(f"{shop.url[:-1]}1")}
     },
     "a named exchange": {
-        "conf": {"task_queues": [Queue("topics", Exchange("topics", type="topic"), routing_key="a.#")]},
-        "options": {"queue": "topics"},
-        "queue": "topics",
+        "queue": Queue("topics", Exchange("topics", type="topic"), routing_key="a.#"),
     },
-    "a queue that expires": {
-        "conf": {"task_queues": [Queue("soon", expires=60)]},
-        "options": {"queue": "soon"},
-        "queue": "soon",
-    },
-    "a fanout": {
-        "conf": {"task_queues": [Queue("all", Exchange("all", type="fanout"))]},
-        "options": {"queue": "all"},
-        "queue": "all",
-        "count": 0,
-    },
+    "a queue that expires": {"queue": Queue("soon", expires=60)},
+    "a fanout": {"queue": Queue("all", Exchange("all", type="fanout")), "count": 0},
     "a large message": {"kwargs": {"text": "x" * LARGEST}},
 }
 
@@ -729,18 +592,18 @@ OTHER_WAYS: dict[str, dict[str, Any]] = {
 def publisher_of(row: dict[str, Any], url: str) -> Publisher:
     """Open the shop of a way to publish."""
     locks = f"{url.removesuffix('/0')}/{row.get('db', 0)}"
-    return Publisher(url, kind=row.get("kind", Celery), redislock_url=locks, **row.get("conf", {}))
+    conf = {"task_queues": [row["queue"]]} if "queue" in row else row.get("conf", {})
+    return Publisher(url, kind=row.get("kind", Celery), redislock_url=locks, **conf)
 
 
 def options_of(row: dict[str, Any], shop: Publisher) -> dict[str, Any]:
     """Return the options of a publish in that way."""
-    return {**row.get("options", {}), **row.get("given", lambda _shop: {})(shop)}
+    queue = {"queue": row["queue"].name} if "queue" in row else {}
+    return {**queue, **row.get("options", {}), **row.get("given", lambda _shop: {})(shop)}
 
 
 @pytest.mark.parametrize("way", OTHER_WAYS)
-def test_elsewhere_the_claim_is_asked_for_before_the_message(
-    proxy: FaultyProxy, client: Any, way: str
-) -> None:
+def test_elsewhere_a_claim_is_asked_for_before_a_message(proxy: FaultyProxy, client: Any, way: str) -> None:
     """The other way, with the same outcome."""
     row = OTHER_WAYS[way]
     shop = publisher_of(row, proxy.url)
@@ -759,7 +622,7 @@ def test_elsewhere_the_claim_is_asked_for_before_the_message(
         client.execute_command("SELECT", 1)
         assert (shop.names(), client.llen(shop.queue)) == ({"n:1"}, 1)
         return
-    assert (shop.names(), shop.count(client, row.get("queue"))) == ({"n:1"}, row.get("count", 1))
+    assert (shop.names(), shop.count(client, options.get("queue"))) == ({"n:1"}, row.get("count", 1))
 
 
 @pytest.mark.parametrize("way", [*ONE_STEP, "another database", "a send_task of the app's own"])
@@ -769,10 +632,8 @@ def test_a_broker_that_takes_no_message_leaves_no_claim(proxy: FaultyProxy, clie
     shop = publisher_of(row, proxy.url).warm_up()
     options = options_of(row, shop)
     client.set("no list", "1")
-
     with receiving() if row.get("is_heard") else nullcontext(), pytest.raises(Exception, match="WRONGTYPE"):
         shop.pay.apply_async((1,), queue="no list", **options)
-
     assert shop.names() == set()
     assert not watchdog_of(shop.store)._debts
 
@@ -797,7 +658,6 @@ def test_elsewhere_the_message_is_built_while_the_lock_server_answers(
 
     monkeypatch.setattr(away.store, "begin", begun)
     monkeypatch.setattr(type(away.app.tasks["pay"]), "shadow_name", lambda *_: steps.append("built"))
-
     results = [away.pay.delay(1) for _ in range(3)]
 
     assert [result.is_duplicate for result in results] == [False, True, True]
@@ -805,9 +665,7 @@ def test_elsewhere_the_message_is_built_while_the_lock_server_answers(
     assert away.count(client) == 1
 
 
-def test_a_step_that_the_server_refuses_is_taken_apart_from_then_on(
-    shop: Publisher, client: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_step_that_a_server_refuses_is_taken_apart(shop: Publisher, client: Any, caplog: Any) -> None:
     """As where a user may not push; a DEBUG line says so once."""
     caplog.set_level(logging.DEBUG, "celery_redislock")
 
@@ -818,34 +676,11 @@ def test_a_step_that_the_server_refuses_is_taken_apart_from_then_on(
         raise error
 
     shop.store.claim_and_push = refuse
-
     results = [shop.pay.delay(number) for number in (1, 2, 1)]
-
     assert [result.is_duplicate for result in results] == [False, False, True]
     assert shop.asked == ["claim_and_push", "begin", "begin", "begin"]
     assert (shop.names(), shop.count(client)) == ({"n:1", "n:2"}, 2)
     assert caplog.text.count("takes no messages") == 1
-
-
-def test_an_unknown_kombu_is_used_the_other_way(
-    proxy: FaultyProxy, client: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Its channel puts a message by another command; a DEBUG line says so."""
-    from kombu.transport.redis import Channel
-
-    def put(channel: Any, queue: str, message: Any, **_: Any) -> None:
-        with channel.conn_or_acquire() as anybody:
-            anybody.execute_command("LPUSH", queue, dumps(message))
-
-    caplog.set_level(logging.DEBUG, "celery_redislock")
-    monkeypatch.setattr(Channel, "_put", put)
-    shop = Publisher(proxy.url).warm_up()
-
-    shop.pay.delay(1)
-
-    assert shop.asked == ["begin"]
-    assert (shop.names(), shop.count(client)) == ({"n:1"}, 1)
-    assert "not as it is known here" in caplog.text
 
 
 def test_a_publish_within_a_publish_through_the_same_producer_keeps_claims_apart(
@@ -861,7 +696,6 @@ def test_a_publish_within_a_publish_through_the_same_producer_keeps_claims_apart
 
         monkeypatch.setattr(type(shop.app.tasks["pay"]), "shadow_name", name)
         shop.pay.apply_async((1,), producer=producer)
-
     assert (shop.names(), shop.count(client)) == ({"n:1", "n:2"}, 2)
     assert shop.asked.count("claim_and_push") == 1
     assert "_publish" not in producer.__dict__
@@ -882,14 +716,11 @@ def test_publishes_that_meet_on_one_channel_keep_claims_apart(shop: Publisher, c
         shop.store.claim_and_push = meet
         shop.pay.apply_async((1,), producer=one)
         assert "_put" not in connection.default_channel.__dict__
-
     assert (shop.names(), shop.count(client)) == ({"n:1", "n:2"}, 2)
 
 
 @pytest.mark.parametrize("release", [slow("5.5.2"), slow("5.5.*"), slow("5.6.*"), "installed"])
-def test_kombu_has_the_seam(
-    proxy: FaultyProxy, tmp_path_factory: pytest.TempPathFactory, release: str
-) -> None:
+def test_kombu_has_a_seam(proxy: FaultyProxy, tmp_path_factory: pytest.TempPathFactory, release: str) -> None:
     """Each one from the lowest supported version on, with the Celery of its time."""
     place = tmp_path_factory.mktemp("kombu")
     if release != "installed":
@@ -897,11 +728,9 @@ def test_kombu_has_the_seam(
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(place)]
         subprocess.run([*pip, f"kombu=={release}", f"celery=={celery}"], check=True, timeout=120)
     program = [sys.executable, "-c", PUBLISH_ONE, proxy.url]
-
     done = subprocess.check_output(
         program, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(place)}
     )
-
     version, asked = done.split(maxsplit=1)
     assert version.startswith(release.rstrip("*") if release != "installed" else kombu_version)
     assert asked.strip() == "['claim_and_push']"

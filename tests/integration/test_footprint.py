@@ -44,5 +44,4 @@ def test_a_step_stays_within_its_budget(figures: Mapping[str, float], step: str)
         pytest.skip("counted on CPython 3.11")
     if not celery.__version__.startswith("5.7."):
         pytest.skip("counted with Celery 5.7")
-
     assert figures[step] <= BUDGETS[step]

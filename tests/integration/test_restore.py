@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import Any
@@ -35,6 +35,7 @@ from tests.facts import wait_until
 from tests.pages import PAGES
 from tests.servers import EmbeddedServer
 from tests.stores import start_server
+from tests.unit.shop import raising
 
 #: Seconds of a name: so long that no thread renews it meanwhile; tests let it lapse by hand.
 TERM = 600.0
@@ -117,6 +118,13 @@ class Yard:
         """Let a name lapse, or one that was borne before, as it does when nobody renews it for its term."""
         self.server.zadd(f"{self.prefix}redislock:workers", {name or hand.worker.name: 0})
 
+    def lose(self, number: int = 1) -> "Hand":
+        """Let a worker receive so many messages, and its name lapse."""
+        dead = self.hand()
+        dead.receive(number)
+        self.let_lapse(dead)
+        return dead
+
     def give_again(self, hand: "Hand") -> None:
         """Let the time pass after which a taken name is given to the next worker."""
         self.server.zadd(f"{self.prefix}redislock:workers:taken", {hand.worker.name: 0})
@@ -178,6 +186,10 @@ class Hand:
         assert isinstance(lease, Lease)
         return partial(lock.finish, lease)
 
+    def restoring(self, name: str, bearer: str = "") -> Any:
+        """Restore what is under a name, step by step."""
+        return self.worker._restorer.restore(self.channel, name, bearer)
+
     def look(self) -> None:
         """Renew the name, as one that was renewed in time for long, and restore what there is."""
         self.worker._steady_since = boottime() - 10 * TERM
@@ -193,9 +205,7 @@ def yard(tcp_server: EmbeddedServer, prefix: str) -> Iterator[Yard]:
 
 @pytest.mark.parametrize("acks_late", [False, True])
 @pytest.mark.parametrize("scope", SCOPES)
-def test_what_had_not_begun_is_back_in_its_queue_and_still_claimed(
-    yard: Yard, scope: str, acks_late: bool
-) -> None:
+def test_what_had_not_begun_is_back_and_still_claimed(yard: Yard, scope: str, acks_late: bool) -> None:
     """Promise 4: it runs within the term of a name, and until then a call is its duplicate."""
     task = yard.tasks[scope + ("_late" if acks_late else "")]
     result = task.delay(7)
@@ -203,9 +213,7 @@ def test_what_had_not_begun_is_back_in_its_queue_and_still_claimed(
     dead.receive()
     other = yard.tasks["until_executed"].delay(8)
     yard.let_lapse(dead)
-
     yard.hand().look()
-
     assert yard.ids() == [result.id, other.id]
     assert yard.queued()[0]["headers"]["redelivered"] is True
     assert yard.unacked() == {}
@@ -213,61 +221,93 @@ def test_what_had_not_begun_is_back_in_its_queue_and_still_claimed(
     assert task.delay(7).is_duplicate is (scope != "while_executing")
 
 
-@pytest.mark.parametrize("scope", ["until_executed", "while_executing"])
-def test_they_run_in_the_order_in_which_they_were_received(yard: Yard, scope: str) -> None:
+def test_they_run_in_the_order_in_which_they_were_received(yard: Yard) -> None:
     """As if no worker had died; before what has been published since."""
-    ids = [yard.tasks[scope].delay(number).id for number in range(20)]
+    ids = [yard.tasks["until_executed"].delay(number).id for number in range(20)]
     dead = yard.hand()
     dead.receive(20)
-    ids.append(yard.tasks[scope].delay(20).id)
+    ids.append(yard.tasks["until_executed"].delay(20).id)
     yard.let_lapse(dead)
-
     yard.hand().look()
-
     assert yard.ids() == ids
 
 
 def test_an_idle_worker_receives_them_in_that_order_too(yard: Yard) -> None:
     """It waits at the queue while they come back to it."""
     ids = [yard.tasks["until_executed"].delay(number).id for number in range(20)]
-    dead = yard.hand()
-    dead.receive(20)
-    yard.let_lapse(dead)
+    yard.lose(20)
     rescuer = yard.hand()
     idle = yard.hand()
-
     with ThreadPoolExecutor(1) as pool:
         received = pool.submit(idle.receive, 20)
         assert wait_until(lambda: yard.blocked() == 1, 10)
         rescuer.look()
-
         assert [message.headers["id"] for message in received.result(20)] == ids
 
 
-def test_what_a_living_worker_has_in_hand_stays_there(yard: Yard) -> None:
+def _of_the_living(yard: Yard) -> Any:
     """Never by age: only a name that has lapsed is searched for."""
     result = yard.tasks["until_executed"].delay(7)
     yard.hand().receive()
-
-    yard.hand().look()
-
-    assert list(yard.unacked()) == [result.id]
-    assert yard.queued() == []
+    return result
 
 
-def test_a_plain_tasks_message_is_left_alone(yard: Yard) -> None:
+def _of_a_plain_task(yard: Yard) -> Any:
     """It has no mark that would keep its copy from running beside it."""
     result = yard.plain.delay()
+    yard.lose()
+    assert IN_HAND_OF not in yard.unacked()[result.id]["properties"]
+    return result
+
+
+def _of_another_that_names_the_dead(yard: Yard) -> Any:
+    """A worker's name may stand in an argument, or be the beginning of another one."""
     dead = yard.hand()
+    result = yard.tasks["until_executed"].delay(dead.worker.name)
+    yard.hand().receive()
+    yard.let_lapse(dead)
+    return result
+
+
+def _begun_and_acknowledged_early(yard: Yard) -> Any:
+    """It runs at most once, as with plain Celery; its acknowledgement was on the way."""
+    result = yard.tasks["until_executed"].delay(7)
+    dead = yard.hand()
+    dead.begin(*dead.receive())()
+    yard.let_lapse(dead)
+    return result
+
+
+def _of_an_unknown_queue(yard: Yard) -> Any:
+    """Such a message kombu would delete, and push nowhere (5.7.0)."""
+    strange = Queue("strange", Exchange("strange", type="topic"), routing_key="*.x")
+    options: Any = {"exchange": "strange", "routing_key": "a.x", "declare": [strange]}
+    result = yard.tasks["until_executed"].apply_async((1,), **options)
+    dead = yard.hand(strange)
     dead.receive()
     yard.let_lapse(dead)
+    return result
 
+
+@pytest.mark.parametrize(
+    ("in_hand_of", "said"),
+    [
+        (_of_the_living, ""),
+        (_of_a_plain_task, ""),
+        (_of_another_that_names_the_dead, ""),
+        (_begun_and_acknowledged_early, ""),
+        (_of_an_unknown_queue, "], which a lapsed worker has in hand, is left"),
+    ],
+)
+def test_what_may_run_already_or_nowhere_stays_where_it_is(
+    yard: Yard, in_hand_of: Callable[[Yard], Any], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing runs twice for a guess, and nothing is lost."""
+    result = in_hand_of(yard)
     yard.hand().look()
-
-    assert IN_HAND_OF not in yard.unacked()[result.id]["properties"]
-
-
-# --- what it was, it is ------------------------------------------------------------------------
+    assert list(yard.unacked()) == [result.id]
+    assert yard.queued() == []
+    assert not said or f"{result.id}{said}" in caplog.text
 
 
 def test_eta_expiry_and_priority_are_kept(yard: Yard) -> None:
@@ -278,9 +318,7 @@ def test_eta_expiry_and_priority_are_kept(yard: Yard) -> None:
     dead = yard.hand()
     (before,) = dead.receive()
     yard.let_lapse(dead)
-
     yard.hand().look()
-
     (after,) = yard.queued("celery\x06\x166")
     for name in ("id", "eta", "expires", HEADER):
         assert after["headers"][name] == before.headers[name]
@@ -299,28 +337,8 @@ def test_each_message_is_back_in_its_own_queue(yard: Yard) -> None:
     dead = yard.hand(first, second)
     dead.receive(2)
     yard.let_lapse(dead)
-
     yard.hand().look()
-
     assert (yard.ids("first"), yard.ids("second")) == ([one.id], [two.id])
-
-
-def test_a_message_whose_queue_is_not_known_is_left_where_it_is(
-    yard: Yard, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Such a message kombu would delete it and push it nowhere (5.7.0)."""
-    strange = Queue("strange", Exchange("strange", type="topic"), routing_key="*.x")
-    result = yard.tasks["until_executed"].apply_async(
-        (1,), exchange="strange", routing_key="a.x", declare=[strange]
-    )
-    dead = yard.hand(strange)
-    dead.receive()
-    yard.let_lapse(dead)
-
-    yard.hand().look()
-
-    assert list(yard.unacked()) == [result.id]
-    assert f"{result.id}], which a lapsed worker has in hand, is left" in caplog.text
 
 
 def test_it_is_restored_on_redis_as_on_valkey(prefix: str) -> None:
@@ -337,17 +355,12 @@ def test_it_is_restored_behind_a_sentinel(primary: EmbeddedServer, sentinel: str
 
 def _lose_and_restore(yard: Yard) -> None:
     result = yard.tasks["until_executed"].delay(7)
-    dead = yard.hand()
-    dead.receive()
-    yard.let_lapse(dead)
+    yard.lose()
 
     yard.hand().look()
 
     assert yard.ids() == [result.id]
     assert yard.unacked() == {}
-
-
-# --- what had begun ----------------------------------------------------------------------------
 
 
 def test_a_message_is_not_restored_while_its_run_goes_on(yard: Yard) -> None:
@@ -357,35 +370,17 @@ def test_a_message_is_not_restored_while_its_run_goes_on(yard: Yard) -> None:
     (message,) = dead.receive()
     end = dead.begin(message)
     yard.let_lapse(dead)
-
     rescuer = yard.hand()
     rescuer.look()
     assert list(yard.unacked()) == [result.id]
     end()
     yard.give_again(dead)
     rescuer.look()
-
     assert yard.ids() == [result.id]
 
 
-def test_what_had_begun_and_was_to_be_acknowledged_early_is_left(yard: Yard) -> None:
-    """It runs at most once, as with plain Celery; its acknowledgement was on the way."""
-    result = yard.tasks["until_executed"].delay(7)
-    dead = yard.hand()
-    (message,) = dead.receive()
-    dead.begin(message)()
-    yard.let_lapse(dead)
-
-    yard.hand().look()
-
-    assert list(yard.unacked()) == [result.id]
-    assert yard.queued() == []
-
-
 @pytest.mark.parametrize(("seconds", "is_restored"), [(-0.9 * TERM, True), (-TERM, False)])
-def test_a_retry_whose_run_died_before_it_left_a_claim_is_restored(
-    yard: Yard, seconds: float, is_restored: bool
-) -> None:
+def test_a_retry_whose_run_left_no_claim_is_restored(yard: Yard, seconds: float, is_restored: bool) -> None:
     """Without a claim, and not due while its worker lived: it had not begun. One that was due may have."""
     result = yard.tasks["until_executed"].apply_async((7,), countdown=TERM)
     dead = yard.hand()
@@ -396,16 +391,12 @@ def test_a_retry_whose_run_died_before_it_left_a_claim_is_restored(
     text = text.replace(message.headers["eta"].encode(), eta.isoformat().encode())
     yard.server.hset(f"{yard.prefix}unacked", tag, text)
     yard.let_lapse(dead)
-
     yard.hand().look()
-
     assert yard.ids() == [result.id] * is_restored
 
 
 @pytest.mark.parametrize("scope", ["until_executed", "until_expired", "while_executing"])
-def test_a_message_that_kills_its_workers_is_left_after_the_third(
-    yard: Yard, scope: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_message_that_kills_workers_is_left_after_the_third(yard: Yard, scope: str, caplog: Any) -> None:
     """A poison message; what waits behind it in the same hands is restored each time."""
     poison = yard.tasks[f"{scope}_late"].delay(7)
     neighbour = yard.tasks["until_executed"].delay(8)
@@ -423,27 +414,23 @@ def test_a_message_that_kills_its_workers_is_left_after_the_third(
     assert f"{poison.id}] is left to the visibility timeout: 4 workers have died" in caplog.text
 
 
-# --- who restores ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("bearer", ["known", "nonsense", "gone"])
-def test_one_line_says_which_worker_gave_no_sign_of_life(
-    yard: Yard, bearer: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """However many messages it had; what stands beside a name may be anything, or gone."""
+def test_one_line_says_which_worker_gave_no_sign_of_life(yard: Yard, bearer: str, caplog: Any) -> None:
+    """However many messages it had; what stands beside a name, as long as that, may be anything, or gone."""
     yard.tasks["until_executed"].delay(7)
     yard.tasks["until_executed"].delay(8)
-    dead = yard.hand()
-    dead.receive(2)
-    yard.let_lapse(dead)
+    dead = yard.lose(2)
     bearers = f"{yard.prefix}redislock:workers:bearers"
-    if bearer == "nonsense":
+    if bearer == "known":
+        known = json.loads(yard.server.hget(bearers, dead.worker.name) or b"{}")
+        assert {"host", "pid", "since"} < known.keys()
+    elif bearer == "nonsense":
         yard.server.hset(bearers, dead.worker.name, "{")
     elif bearer == "gone":
         yard.server.delete(bearers)
-
     yard.hand().look()
 
+    assert not yard.server.hexists(bearers, dead.worker.name)
     who = f"the worker celery@one (pid {os.getpid()} on " if bearer == "known" else "a worker for "
     (line,) = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert f"no sign of life of {who}" in line
@@ -458,13 +445,11 @@ def test_two_workers_that_restore_push_a_message_once(yard: Yard) -> None:
     result = yard.tasks["until_executed"].delay(7)
     dead = yard.hand()
     dead.receive()
-    rescuers = [yard.hand(), yard.hand()]
-    steps = [rescuer.worker._restorer.restore(rescuer.channel, dead.worker.name, "") for rescuer in rescuers]
+    steps = [yard.hand().restoring(dead.worker.name) for _ in range(2)]
     for each in steps:
         next(each)
     for each in steps:
         list(each)
-
     assert yard.ids() == [result.id]
 
 
@@ -473,16 +458,13 @@ def test_a_restored_message_is_not_taken_from_who_has_received_it_since(yard: Ya
     result = yard.tasks["until_executed"].delay(7)
     dead = yard.hand()
     dead.receive()
-    slow = yard.hand()
-    steps = slow.worker._restorer.restore(slow.channel, dead.worker.name, "")
+    steps = yard.hand().restoring(dead.worker.name)
     next(steps)
     yard.let_lapse(dead)
     yard.hand().look()
     owner = yard.hand()
     owner.receive()
-
     list(steps)
-
     assert yard.queued() == []
     assert yard.unacked()[result.id]["properties"][IN_HAND_OF] == owner.worker.name
 
@@ -491,17 +473,14 @@ def test_a_restored_message_is_not_taken_from_who_has_received_it_since(yard: Ya
 def test_who_dies_while_it_restores_is_followed_by_the_next(yard: Yard, steps: int) -> None:
     """After each step: the name stays taken, and is given to another worker some seconds later."""
     ids = [yard.tasks["until_executed"].delay(account).id for account in range(2)]
-    dead = yard.hand()
-    dead.receive(2)
-    yard.let_lapse(dead)
+    dead = yard.lose(2)
     dying = yard.hand()
     dying.worker._steady_since = boottime() - 10 * TERM
     ((name, bearer),) = dying.worker._renew(dying.channel, dying.worker.ttl / 6)
-    restoring = dying.worker._restorer.restore(dying.channel, name, bearer)
+    restoring = dying.restoring(name, bearer)
     for _ in range(steps):
         next(restoring)
     restoring.close()
-
     rescuer = yard.hand()
     rescuer.look()
     yard.give_again(dead)
@@ -516,83 +495,48 @@ def test_an_acknowledgement_in_between_is_not_undone(yard: Yard) -> None:
     yard.tasks["until_executed"].delay(7)
     paused = yard.hand()
     (message,) = paused.receive()
-    rescuer = yard.hand()
-    steps = rescuer.worker._restorer.restore(rescuer.channel, paused.worker.name, "")
+    steps = yard.hand().restoring(paused.worker.name)
     next(steps)
     message.ack()
-
     list(steps)
-
     assert (yard.queued(), yard.unacked()) == ([], {})
 
 
 def test_an_unreachable_lock_server_restores_nothing(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     """Law 9: nothing goes back unseen; the name is given again."""
     result = yard.tasks["until_executed"].delay(7)
-    dead = yard.hand()
-    dead.receive()
-    yard.let_lapse(dead)
+    dead = yard.lose()
     store = declaration_of(yard.tasks["until_executed"]).store
-
-    def away(*_: Any, **__: Any) -> None:
-        raise OSError("away")
-
     rescuer = yard.hand()
     with monkeypatch.context() as patch:
-        patch.setattr(store, "holders", away)
-        with pytest.raises(OSError, match="away"):
+        patch.setattr(store, "holders", raising(ConnectionError))
+        with pytest.raises(ConnectionError):
             rescuer.look()
     assert list(yard.unacked()) == [result.id]
     yard.give_again(dead)
     rescuer.look()
-
     assert yard.ids() == [result.id]
 
 
-# --- names -------------------------------------------------------------------------------------
-
-
-def test_who_bears_a_name_stands_beside_it_as_long(yard: Yard) -> None:
-    """An operator asks which worker had a message."""
-    hand = yard.hand()
-    bearers = f"{yard.prefix}redislock:workers:bearers"
-
-    bearer = json.loads(yard.server.hget(bearers, hand.worker.name) or b"{}")
-    assert bearer["node"] == "celery@one"
-    assert {"host", "pid", "since"} < set(bearer)
-
-    yard.let_lapse(hand)
-    yard.hand().look()
-    assert not yard.server.hexists(bearers, hand.worker.name)
-
-
 def test_after_an_outage_each_living_worker_keeps_its_name(yard: Yard) -> None:
-    """The broker was away: all names have lapsed, and nobody takes one before all have had time to return."""
+    """The broker was away: all names have lapsed, and nobody takes one before all have had time to return.
+
+    Nor does one that has just started: it cannot know whether the broker was away until now.
+    """
     result = yard.tasks["until_executed"].delay(7)
     hands = [yard.hand(), yard.hand()]
     hands[0].receive()
     names = [hand.worker.name for hand in hands]
     for hand in hands:
         yard.let_lapse(hand)
-
+    new = yard.hand()
+    new.worker.look(new.channel)
+    assert list(yard.unacked()) == [result.id]
     for hand in reversed(hands):
         hand.look()
         hand.worker.look(hand.channel)
 
     assert [hand.worker.name for hand in hands] == names
-    assert list(yard.unacked()) == [result.id]
-
-
-def test_a_worker_that_has_just_started_takes_no_name(yard: Yard) -> None:
-    """It cannot know whether the broker was away until now."""
-    result = yard.tasks["until_executed"].delay(7)
-    dead = yard.hand()
-    dead.receive()
-    yard.let_lapse(dead)
-    new = yard.hand()
-
-    new.worker.look(new.channel)
-
     assert list(yard.unacked()) == [result.id]
 
 
@@ -602,11 +546,9 @@ def test_a_worker_whose_name_was_taken_bears_another_one(yard: Yard) -> None:
     name = paused.worker.name
     yard.let_lapse(paused)
     yard.hand().look()
-
     paused.worker.look(paused.channel)
     yard.tasks["until_executed"].delay(7)
     (message,) = paused.receive()
-
     assert message.properties[IN_HAND_OF] == paused.worker.name != name
 
 
@@ -624,6 +566,11 @@ def test_what_came_when_a_name_was_not_renewed_in_time_is_signed_with_the_next_r
     if connects_anew:
         signed = hand.connect_anew()
     else:
+        # First the broker was gone again: the thread tries again.
+        with pytest.MonkeyPatch.context() as once:
+            once.setattr(hand.worker, "_carry", raising(ConnectionError))
+            with pytest.raises(ConnectionError):
+                hand.look()
         hand.look()
         signed = hand.worker.name
 
@@ -634,36 +581,16 @@ def test_what_came_when_a_name_was_not_renewed_in_time_is_signed_with_the_next_r
     assert yard.ids() == [result.id]
 
 
-def test_what_could_not_be_signed_is_signed_later(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker was gone again."""
-    result = yard.tasks["until_executed"].delay(7)
-    hand = yard.hand()
-    hand.worker._renewed_at -= hand.worker.vouches
-    hand.receive()
-    with monkeypatch.context() as once:
-        once.setattr(hand.worker, "_carry", Mock(side_effect=OSError))
-        with pytest.raises(OSError):  # noqa: PT011  the thread tries again
-            hand.look()
-
-    hand.look()
-
-    assert yard.unacked()[result.id]["properties"][IN_HAND_OF] == hand.worker.name
-
-
 def test_a_worker_that_has_not_renewed_in_time_signs_nothing_yet(yard: Yard) -> None:
     """And takes off the name of who had it before: that one would be searched for."""
     yard.tasks["until_executed"].delay(7)
-    dead = yard.hand()
-    dead.receive()
-    yard.let_lapse(dead)
+    dead = yard.lose()
     yard.hand().look()
     late = yard.hand()
     late.worker._renewed_at -= late.worker.vouches
-
     late.receive()
     yard.give_again(dead)
     yard.hand().look()
-
     assert yard.ids() == []
 
 
@@ -679,18 +606,16 @@ def test_receiving_costs_no_request_more(yard: Yard) -> None:
 
     before = calls()
     hand.receive(50)
-
     assert calls() - before == {"zadd": 50, "hset": 50}
 
 
-# --- another connection --------------------------------------------------------------------------
-
-
-class Running:
-    """A request whose run has begun."""
-
-    def __init__(self, message: Any) -> None:
-        self.message = message
+@contextmanager
+def running(*messages: Any) -> Iterator[None]:
+    """Let the runs of these have begun in this worker, while the block runs."""
+    requests = [Mock(message=message) for message in messages]
+    active_requests.update(requests)
+    yield
+    active_requests.difference_update(requests)
 
 
 def test_what_a_worker_has_not_begun_when_it_connects_anew_is_restored_by_itself(yard: Yard) -> None:
@@ -700,9 +625,7 @@ def test_what_a_worker_has_not_begun_when_it_connects_anew_is_restored_by_itself
     hand.receive(3)
     name = hand.connect_anew()
     yard.let_lapse(hand, name)
-
     hand.look()
-
     assert hand.worker.name != name
     assert yard.ids() == [result.id for result in results]
     assert not yard.unacked()
@@ -717,14 +640,10 @@ def test_what_runs_when_a_worker_connects_anew_is_its_own(yard: Yard, name: str)
     yard.plain.delay()
     (plain,) = hand.receive()
     hand.begin(message)()
-    running = [Running(message), Running(plain)]
-    active_requests.update(running)
-    former = hand.connect_anew()
-    active_requests.difference_update(running)
+    with running(message, plain):
+        former = hand.connect_anew()
     yard.let_lapse(hand, former)
-
     hand.look()
-
     end = "+" if name.endswith("_late") else ""
     assert yard.unacked()[result.id]["properties"][IN_HAND_OF] == hand.worker.name + end
     assert IN_HAND_OF not in yard.unacked()[plain.headers["id"]]["properties"]
@@ -741,24 +660,16 @@ def test_what_was_acknowledged_meanwhile_does_not_come_back(yard: Yard) -> None:
     hand = yard.hand()
     (message,) = hand.receive()
     message.ack()
-    running = Running(message)
-    active_requests.add(running)
-
-    hand.connect_anew()
-
-    active_requests.discard(running)
+    with running(message):
+        hand.connect_anew()
     assert not yard.unacked()
 
 
-def test_a_worker_that_cannot_take_along_what_runs_keeps_its_name(
-    yard: Yard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_cannot_take_along_what_runs_keeps_its_name(yard: Yard, monkeypatch: Any) -> None:
     """The connection broke again: under the former name what runs must not lapse."""
     yard.tasks["until_executed_late"].delay(7)
     hand = yard.hand()
     (message,) = hand.receive()
-    running = Running(message)
-    active_requests.add(running)
     run = in_hand.run_script
 
     def carry_fails(channel: Any, name: str, *rest: Any) -> Any:
@@ -767,15 +678,11 @@ def test_a_worker_that_cannot_take_along_what_runs_keeps_its_name(
         return run(channel, name, *rest)
 
     monkeypatch.setattr(in_hand, "run_script", carry_fails)
-    name = hand.connect_anew()
-    active_requests.discard(running)
-
+    with running(message):
+        name = hand.connect_anew()
     hand.worker.look(hand.channel)
 
     assert hand.worker.name == name
-
-
-# --- bad input ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -798,7 +705,6 @@ def test_an_entry_that_cannot_be_read_is_left_alone_with_one_warning(
     spoilt = spoil(dead.worker.name)
     yard.server.hset(unacked, "spoilt", spoilt)
     yard.let_lapse(dead)
-
     rescuer = yard.hand()
     rescuer.look()
     rescuer.look()
@@ -808,22 +714,7 @@ def test_an_entry_that_cannot_be_read_is_left_alone_with_one_warning(
     assert caplog.text.count("cannot be read, and is left alone") == 1
 
 
-def test_the_same_text_elsewhere_in_a_message_is_no_name(yard: Yard) -> None:
-    """A worker's name may stand in an argument, or be the beginning of another one."""
-    dead = yard.hand()
-    result = yard.tasks["until_executed"].delay(dead.worker.name)
-    owner = yard.hand()
-    owner.receive()
-    yard.let_lapse(dead)
-
-    yard.hand().look()
-
-    assert list(yard.unacked()) == [result.id]
-
-
-def test_a_broker_without_scripts_works_as_before(
-    tcp_server: EmbeddedServer, prefix: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_broker_without_scripts_works_too(tcp_server: EmbeddedServer, prefix: str, caplog: Any) -> None:
     """An ACL may forbid them: one line says what is missed."""
     caplog.set_level(logging.INFO, "celery_redislock")
     with EmbeddedServer(port=0) as server:
@@ -861,7 +752,7 @@ def test_the_page_names_every_key_and_command(tcp_server: EmbeddedServer) -> Non
             assert given is not None
             rescuer = yard.hand()
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(restore, "_push", broken)
+                patch.setattr(restore, "_push", raising(ConnectionError))
                 with pytest.raises(ConnectionError):
                     rescuer.look()
             found = {
@@ -878,37 +769,17 @@ def test_the_page_names_every_key_and_command(tcp_server: EmbeddedServer) -> Non
     assert min(expiries) > 0
 
 
-def broken(*_: Any, **__: Any) -> None:
-    raise ConnectionError
-
-
-@pytest.mark.parametrize("broker", ["memory://", "redis"])
+@pytest.mark.parametrize("broker", ["memory://", "a QoS of its own", "py-amqp's channel"])
 def test_another_transport_is_left_alone(broker: str, celery_url: str) -> None:
     """Workers on RabbitMQ pay nothing: no thread, no key, no property."""
-    app = Celery(broker=celery_url if broker == "redis" else broker, set_as_current=False)
-    connection = app.connection_for_read()
-    channel = connection.channel()
-    if broker == "redis":
-        channel.QoS = type("Other", (channel.QoS,), {})
-
-    class Consuming:
-        task_consumer = type("TaskConsumer", (), {"channel": channel})
-
-    InHand.start(object.__new__(InHand), Consuming)
-    append = channel.qos.append
-    connection.release()
-
-    assert append.__func__ is type(channel.qos).append
-
-
-def test_a_worker_on_rabbitmq_starts_with_a_channel_that_has_nothing_of_kombus() -> None:
-    """Its channels are py-amqp's own."""
-    step = object.__new__(InHand)
-    step.obj = None
-
-    class Consuming:
-        task_consumer = type("TaskConsumer", (), {"channel": object.__new__(Channel)})
-
-    InHand.start(step, Consuming)
-
-    assert step.obj is None
+    app = Celery(broker=broker if "://" in broker else celery_url, set_as_current=False)
+    with app.connection_for_read() as connection:
+        channel: Any = object.__new__(Channel) if "amqp" in broker else connection.channel()
+        if broker == "a QoS of its own":
+            channel.QoS = type("Other", (channel.QoS,), {})
+        step = object.__new__(InHand)
+        step.obj = None
+        InHand.start(step, Mock(task_consumer=Mock(channel=channel)))
+        assert step.obj is None
+        if "amqp" not in broker:
+            assert channel.qos.append.__func__ is type(channel.qos).append

@@ -16,6 +16,7 @@ from celery_redislock.running import finish
 from tests.facts import wait_until
 from tests.faults import Fault, FaultyProxy
 from tests.integration.watched_shop import PATIENCE, WatchedShop
+from tests.unit.shop import raising
 
 pytestmark = [
     pytest.mark.law(5),
@@ -140,15 +141,12 @@ def test_what_is_stored_and_announced_is_what_celery_stores(
     ],
     ids=["a result that cannot be encoded", "with its period", "although results are ignored"],
 )
-def test_a_failure_is_stored_and_releases_in_one_step(
-    open_shop: ShopMaker, body: Callable[..., Any], options: dict[str, Any]
-) -> None:
+def test_a_failure_is_stored_and_releases_in_one_step(open_shop: ShopMaker, body: Any, options: Any) -> None:
     """Whatever is stored as the end does: nobody sees the failure before the job can be run again."""
     shop = open_shop()
     task = shop.unique(body, **options)
     asked = asked_of(shop)
     run(shop, task)
-
     assert shop.state("t") == "FAILURE"
     assert asked == ["acquire", "acquire", "release_and_store"]
     assert task.lock_for().holder() is None
@@ -199,24 +197,10 @@ def test_a_result_never_replaces_a_recorded_success(open_shop: ShopMaker, before
     shop.client.set(key_of(shop), "" if meta is None else json.dumps(meta))
     asked = asked_of(shop)
     run(shop, task)
-
     after = json.loads(shop.client.get(key_of(shop)))
     assert (after == meta) is not is_replaced
     assert asked[-1] == "release_and_store"
     assert shop.is_free()
-
-
-def test_a_key_of_another_type_keeps_no_lock(open_shop: ShopMaker) -> None:
-    """The result's trouble is Celery's to tell; the lock is released all the same."""
-    shop = open_shop()
-    task = shop.unique(succeed)
-    shop.client.lpush(key_of(shop), "not a result")
-    task.apply_async(task_id="t")
-    with pytest.raises(Exception, match="WRONGTYPE"):
-        shop.run()
-
-    assert shop.is_free()
-    shop.client.delete(key_of(shop))
 
 
 class Derived(RedisBackend):
@@ -265,9 +249,7 @@ def _with(**options: Any) -> Callable[[WatchedShop, Any], dict[str, Any]]:
         *("a link", "an errback", "no result", "a large result"),
     ],
 )
-def test_elsewhere_the_lock_is_released_before(
-    open_shop: ShopMaker, monkeypatch: pytest.MonkeyPatch, how: Callable[..., Any], body: Callable[..., Any]
-) -> None:
+def test_elsewhere_a_release_comes_first(open_shop: ShopMaker, monkeypatch: Any, how: Any, body: Any) -> None:
     """A backend elsewhere is left alone. A link is published before the result is stored.
 
     What is not stored releases nothing; and a large result may take longer than the lock server is given.
@@ -278,7 +260,6 @@ def test_elsewhere_the_lock_is_released_before(
     task = shop.unique(body)
     options = how(shop, task) or {}
     asked = asked_of(shop)
-
     assert run(shop, task, **options) == body() or body is succeed
     assert asked[:3] == ["acquire", "acquire", "release"]
     assert len(asked) == 3 or "link" in options
@@ -288,9 +269,7 @@ def test_elsewhere_the_lock_is_released_before(
 
 
 @pytest.mark.parametrize("is_derived", [True, False])
-def test_a_backend_that_was_changed_since_the_last_run_is_left_alone(
-    open_shop: ShopMaker, *, is_derived: bool
-) -> None:
+def test_a_backend_that_was_changed_since_is_left_alone(open_shop: ShopMaker, *, is_derived: bool) -> None:
     """Law 2: results are stored where the task keeps them now."""
     shop = open_shop()
     task, url = shop.unique(succeed), shop.app.conf.result_backend
@@ -298,7 +277,6 @@ def test_a_backend_that_was_changed_since_the_last_run_is_left_alone(
     task.backend = (Derived if is_derived else RedisBackend)(app=shop.app, url=url[:-1] + "1")
     asked = asked_of(shop)
     run(shop, task)
-
     assert asked == ["acquire", "acquire", "release"]
     assert task.backend.get_task_meta("t")["status"] == "SUCCESS"
     task.backend.client.delete(key_of(shop))
@@ -324,7 +302,6 @@ def test_the_lock_is_kept_alive_until_the_result_is_sent(open_shop: ShopMaker) -
         return Slow(lambda: wait_until(lambda: shop.watchdog.renewals > 3, PATIENCE) and shop.locks())
 
     task = shop.unique(return_slowly, lock_ttl=0.5)
-
     assert run(shop, task) is True
     assert shop.is_free()
 
@@ -352,23 +329,21 @@ def test_a_message_that_can_come_again_leaves_its_mark_with_the_result(open_shop
 
 
 @pytest.mark.law(4)
-def test_a_result_that_is_not_stored_releases_the_lock_all_the_same(
-    open_shop: ShopMaker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """``task_postrun`` releases."""
+@pytest.mark.parametrize("trouble", ["another type", "never stored"])
+def test_a_result_that_is_not_stored_releases_the_lock(open_shop: ShopMaker, trouble: str) -> None:
+    """``task_postrun`` releases. The result's trouble is Celery's to tell."""
     shop = open_shop()
-    task = shop.unique(succeed)
-
-    def never(*_: Any, **__: Any) -> None:
-        message = "not today"
-        raise RuntimeError(message)
-
-    monkeypatch.setattr(shop.app.backend, "store_result", never)
-    task.apply_async(task_id="t")
-    with pytest.warns(RuntimeWarning, match="not today"):
+    shop.unique(succeed).apply_async(task_id="t")
+    if trouble == "another type":
+        shop.client.lpush(key_of(shop), "not a result")
+        told: Any = pytest.raises(Exception, match="WRONGTYPE")
+    else:
+        shop.app.backend.store_result = raising(RuntimeError)
+        told = pytest.warns(RuntimeWarning, match="RuntimeError")
+    with told:
         shop.run()
-
     assert shop.is_free()
+    shop.client.delete(key_of(shop))
 
 
 @pytest.mark.law(9)

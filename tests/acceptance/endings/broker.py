@@ -63,10 +63,7 @@ BROKER = (
     Ending(
         "worker_cancel_long_running_tasks_on_connection_loss",
         _loses_connection_and_cancels,
-        (
-            Case(("prefork",), ("SystemExit", ""), gap=True),
-            Case(("gevent",), ("GreenletExit", ""), gap=True),
-        ),
+        (Case(("prefork",), ("SystemExit", ""), gap=True), Case(("gevent",), ("GreenletExit", ""), gap=True)),
         own(own_broker=True, concurrency=2, worker_cancel_long_running_tasks_on_connection_loss=True),
         kept=True,
         since=(5, 7),

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 #: The pools that every row is played in where it can happen; the commonest rows in ``solo``, too.
 EVERY = ("prefork", "threads", "gevent")
 AND_SOLO = (*EVERY, "solo")
+PREFORK = ("prefork",)
 
 #: Brings the ending about; returns when its cause was, or ``None`` where that is the end of the last body.
 Act = Callable[["Scene"], float | None]
@@ -31,23 +32,14 @@ class Free(Enum):
 
 
 class Stage(NamedTuple):
-    """The project an ending is played in.
+    """The project an ending is played in."""
 
-    Attributes:
-        name: of a project that is shared by the endings it is named in, one per pool; empty for one's own.
-        conf: settings.
-        arguments: of ``celery worker``.
-        concurrency: bodies a worker runs at once.
-        workers: how many, ``solo`` too.
-        own_broker: the broker is a server of its own, so that it can be disturbed.
-    """
-
-    name: str = ""
+    name: str = ""  # of one that endings share, one per pool; empty for one's own
     conf: Mapping[str, Any] = {}
-    arguments: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()  # of ``celery worker``
     concurrency: int = 1
     workers: int = 1
-    own_broker: bool = False
+    own_broker: bool = False  # a server that can be disturbed
 
 
 #: Four bodies at once, shared with all other tests.
@@ -64,52 +56,28 @@ def own(
 
 
 class Case(NamedTuple):
-    """What must be true of an ending in some pools.
-
-    Attributes:
-        pools: where.
-        ends: of the bodies, in their order: ``""`` returned, the exception's name, ``None`` killed.
-        free: when, and by what.
-        within: seconds from the cause to the free lock, at most.
-        state: of the task id at the end.
-        rather: the state where two of Celery's own steps came in the other order; empty where there is one.
-        stores: whether that state is stored by Celery before 5.7 too.
-        is_lost: the message is gone for good, as a plain task's would be.
-        gap: the lock may be free before the last body all the same, where the ending is ``kept``.
-        copied: a copy of the message waits in line, is handed the lock, and has nothing to do.
-        stage: instead of the ending's.
-        slow: left out of ``make test``.
-    """
+    """What must be true of an ending in some pools."""
 
     pools: tuple[str, ...]
-    ends: tuple[str | None, ...]
+    ends: tuple[str | None, ...]  # of its bodies: "" returned, the exception's name, None killed
     free: Free = Free.BEFORE_RESULT
-    within: float = 5.0
-    state: str = states.SUCCESS
-    rather: str = ""
-    stores: bool = True
-    is_lost: bool = False
-    gap: bool = False
-    copied: bool = False
-    stage: Stage | None = None
+    within: float = 5.0  # seconds from the cause to the free lock, at most
+    state: str = states.SUCCESS  # of the task id at the end
+    rather: str = ""  # the state where two of Celery's own steps came in the other order
+    stores: bool = True  # whether that state is stored by Celery before 5.7 too
+    is_lost: bool = False  # the message is gone for good, as a plain task's would be
+    gap: bool = False  # the lock may be free before the last body although the ending is ``kept``
+    copied: bool = False  # a copy of the message waits in line, is handed the lock, and has nothing to do
+    stage: Stage | None = None  # instead of the ending's
     slow: bool = False
 
 
 class Ending(NamedTuple):
-    """A row.
-
-    Attributes:
-        name: for people, and unique.
-        act: brings it about.
-        cases: what must be true, pool by pool.
-        stage: where it is played.
-        kept: the lock is not free for a moment until the last body begins.
-        since: the Celery version it needs.
-    """
+    """A row; its name is unique."""
 
     name: str
     act: Act
     cases: tuple[Case, ...]
     stage: Stage = SHARED
-    kept: bool = False
-    since: tuple[int, int] = (5, 5)
+    kept: bool = False  # the lock is not free for a moment until the last body begins
+    since: tuple[int, int] = (5, 5)  # the Celery version it needs

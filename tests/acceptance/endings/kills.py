@@ -3,12 +3,13 @@
 import os
 import signal
 import time
+from typing import Any
 
 from celery import states
 
 from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.store.store import Grant
-from tests.acceptance.endings.ending import Act, Case, Ending, Free, own
+from tests.acceptance.endings.ending import EVERY, PREFORK, Act, Case, Ending, Free, own
 from tests.acceptance.endings.scene import Scene
 from tests.acceptance.harness import wait_until
 from tests.acceptance.terms import DEAD, FREED, PATIENCE
@@ -57,47 +58,29 @@ def _worker(task: str) -> Act:
     return act
 
 
-def _prefork(*ends: str | None, **rest: object) -> tuple[Case, ...]:
-    return (Case(("prefork",), ends, within=FREED, **rest),)  # type: ignore[arg-type]  # fields by name
+def _row(name: str, act: Act, *ends: str | None, since: tuple[int, int] = (5, 5), **rest: Any) -> Ending:
+    kept = len(ends) > 1
+    return Ending(name, act, (Case(PREFORK, ends, within=FREED, **rest),), kept=kept, since=since)
 
+
+_REJECTS = _child("executed_reject_on_worker_lost", goes_on=True)
+_REJECTS_TWO = _child("until_and_while_reject_on_worker_lost", goes_on=True)
+_RETRIES = _child("executed_retry_on_worker_lost", goes_on=True)
 
 KILLS = (
-    Ending("child killed, early ack", _child("executed"), _prefork(None, state=states.FAILURE)),
-    Ending("child killed, two locks", _child("until_and_while"), _prefork(None, state=states.FAILURE)),
-    Ending("child killed, late ack", _child("executed_acks_late"), _prefork(None, state=states.FAILURE)),
-    Ending(
-        "child killed, reject_on_worker_lost",
-        _child("executed_reject_on_worker_lost", goes_on=True),
-        _prefork(None, ""),
-        kept=True,
-    ),
-    Ending(
-        "child killed, reject_on_worker_lost, two locks",
-        _child("until_and_while_reject_on_worker_lost", goes_on=True),
-        _prefork(None, ""),
-        kept=True,
-    ),
-    Ending(
-        "child killed, retry_on_worker_lost",
-        _child("executed_retry_on_worker_lost", goes_on=True),
-        _prefork(None, ""),
-        kept=True,
-        since=(5, 7),
-    ),
+    _row("child killed, early ack", _child("executed"), None, state=states.FAILURE),
+    _row("child killed, two locks", _child("until_and_while"), None, state=states.FAILURE),
+    _row("child killed, late ack", _child("executed_acks_late"), None, state=states.FAILURE),
+    _row("child killed, reject_on_worker_lost", _REJECTS, None, ""),
+    _row("child killed, reject_on_worker_lost, two locks", _REJECTS_TWO, None, ""),
+    _row("child killed, retry_on_worker_lost", _RETRIES, None, "", since=(5, 7)),
     # The message was acknowledged when the body began. Solo acknowledges only after the body
     # (worker/consumer/consumer.py, call_soon): there the message is delivered again.
     Ending(
         "worker killed, early ack",
         _worker("executed"),
         (
-            Case(
-                ("prefork", "threads", "gevent"),
-                (None,),
-                Free.RELEASED,
-                DEAD,
-                states.PENDING,
-                is_lost=True,
-            ),
+            Case(EVERY, (None,), Free.RELEASED, DEAD, states.PENDING, is_lost=True),
             Case(("solo",), (None,), Free.RELEASED, DEAD, states.PENDING),
         ),
         own(),
@@ -105,7 +88,7 @@ KILLS = (
     Ending(
         "worker killed, late ack",
         _worker("executed_acks_late"),
-        (Case(("prefork", "threads", "gevent"), (None, ""), Free.RELEASED, FREED, slow=True),),
+        (Case(EVERY, (None, ""), Free.RELEASED, FREED, slow=True),),
         own(workers=2, broker_transport_options={"visibility_timeout": 3, **SWEEPING}),
     ),
 )

@@ -2,21 +2,17 @@
 
 import base64
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from celery import states
 
 from tests.acceptance.bodies import new_body
-from tests.acceptance.endings.ending import EVERY, Act, Case, Ending, Free, own
+from tests.acceptance.endings.ending import EVERY, PREFORK, Act, Case, Ending, Free, own
 from tests.acceptance.endings.scene import Scene
 from tests.acceptance.messages import captured, deliver
 from tests.acceptance.project import RESOURCE
 from tests.acceptance.terms import SHORT_LEASE
-
-#: In the main process, or at the publisher's, the pool makes no difference.
-ONE_POOL = ("prefork",)
 
 
 def _unknown(scene: Scene) -> float:
@@ -29,32 +25,25 @@ def _unknown(scene: Scene) -> float:
     return published
 
 
-def _tampered(change: Callable[[dict[str, Any]], None], **options: Any) -> Act:
+def _tampered(change: dict[str, str], **options: Any) -> Act:
     """Deliver a message that was changed on its way."""
 
     def act(scene: Scene) -> float:
         scene.publish(queue=scene.project.aside, **options)
         message = captured(scene.project)
-        change(message)
         delivered = time.monotonic()
-        deliver(scene.project, message)
+        deliver(scene.project, {**message, **change})
         return delivered
 
     return act
 
 
-def _disallow(message: dict[str, Any]) -> None:
-    message["content-type"] = "application/x-of-nobody"
-
-
-def _spoil_body(message: dict[str, Any]) -> None:
-    message["body"] = base64.b64encode(b"{").decode()
-
-
-def _pickle_what_is_gone(message: dict[str, Any]) -> None:
-    message["content-type"] = "application/x-python-serialize"
-    message["content-encoding"] = "binary"
-    message["body"] = base64.b64encode(b"cof_nobody\nGone\n.").decode()
+_UNREADABLE = {"body": base64.b64encode(b"{").decode()}
+_GONE = {
+    "content-type": "application/x-python-serialize",
+    "content-encoding": "binary",
+    "body": base64.b64encode(b"cof_nobody\nGone\n.").decode(),
+}
 
 
 def _purge(scene: Scene) -> float:
@@ -78,7 +67,8 @@ def _unwritable(scene: Scene) -> None:
     assert scene.project.holder(scene.key) is None
 
 
-def _never(free: Free, pools: tuple[str, ...] = ONE_POOL, **rest: object) -> tuple[Case, ...]:
+#: In the main process, or at the publisher's, the pool makes no difference.
+def _never(free: Free, pools: tuple[str, ...] = PREFORK, **rest: object) -> tuple[Case, ...]:
     return (Case(pools, (), free, **{"state": states.PENDING, **rest}),)  # type: ignore[arg-type]  # by name
 
 
@@ -86,16 +76,16 @@ _EXPIRED = {"within": SHORT_LEASE + 1.0, "is_lost": True}
 
 MESSAGES = (
     Ending("unknown task", _unknown, _never(Free.RELEASED, EVERY, state=states.FAILURE)),
-    Ending("content type not accepted", _tampered(_disallow), _never(Free.BEFORE_RESULT)),
-    # Celery logs and acknowledges it (worker/consumer/consumer.py, on_decode_error).
     Ending(
-        "body not readable",
-        _tampered(_spoil_body),
-        _never(Free.RELEASED, EVERY, is_lost=True),
+        "content type not accepted",
+        _tampered({"content-type": "application/x-of-nobody"}),
+        _never(Free.BEFORE_RESULT),
     ),
+    # Celery logs and acknowledges it (worker/consumer/consumer.py, on_decode_error).
+    Ending("body not readable", _tampered(_UNREADABLE), _never(Free.RELEASED, EVERY, is_lost=True)),
     Ending(
         "body not readable, as a class is missing",
-        _tampered(_pickle_what_is_gone, task="until_expired"),
+        _tampered(_GONE, task="until_expired"),
         _never(Free.RELEASED, is_lost=True),
     ),
     Ending("purged", _purge, _never(Free.EXPIRED, **_EXPIRED), own(workers=0)),

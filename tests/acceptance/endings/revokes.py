@@ -4,7 +4,7 @@ import time
 
 from celery import states
 
-from tests.acceptance.endings.ending import EVERY, NARROW, Act, Case, Ending, Free
+from tests.acceptance.endings.ending import EVERY, NARROW, PREFORK, Act, Case, Ending, Free
 from tests.acceptance.endings.scene import Scene
 from tests.acceptance.harness import wait_until
 from tests.acceptance.messages import captured, deliver
@@ -90,23 +90,13 @@ def _terminated(name: str, ends: str | None) -> Ending:
     )
 
 
+_IN_QUEUE = Case(PREFORK, (), Free.RELEASED, FREED, states.REVOKED, stores=False)
+
 REVOKED = (
     # Celery 5.5 stores no state for an id that no worker knows; 5.7 does before its command returns.
-    Ending(
-        "revoked in its queue, received by nobody",
-        _queued(),
-        (Case(EVERY, (), Free.RELEASED, FREED, states.REVOKED, stores=False),),
-    ),
-    Ending(
-        "revoked in its queue, with terminate",
-        _queued(terminate=True),
-        (Case(("prefork",), (), Free.RELEASED, FREED, states.REVOKED, stores=False),),
-    ),
-    Ending(
-        "revoked in its queue, two locks",
-        _queued("until_and_while"),
-        (Case(("prefork",), (), Free.RELEASED, FREED, states.REVOKED, stores=False),),
-    ),
+    Ending("revoked in its queue, received by nobody", _queued(), (_IN_QUEUE._replace(pools=EVERY),)),
+    Ending("revoked in its queue, with terminate", _queued(terminate=True), (_IN_QUEUE,)),
+    Ending("revoked in its queue, two locks", _queued("until_and_while"), (_IN_QUEUE,)),
     # Other pools ask only when they receive a message: the task runs (worker/request.py, execute_using_pool).
     Ending(
         "revoked, prefetched",

@@ -23,13 +23,7 @@ LEFT = 0.4
 
 
 class Scene:
-    """A project of some pool, and the key an ending is about.
-
-    Attributes:
-        project: with its workers at work.
-        key: argument of the bodies; their lock is that of :meth:`Project.holder`.
-        broker: a server of the ending's own, if its stage asks for one.
-    """
+    """A project of some pool, the key an ending is about, and a broker of its own if its stage has one."""
 
     def __init__(self, project: Project, key: str, broker: EmbeddedServer | None = None) -> None:
         """Set the scene; publishes nothing."""

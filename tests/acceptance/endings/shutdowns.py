@@ -59,10 +59,6 @@ def _prefetched(scene: Scene) -> None:
     scene.project.start_worker(scene.project.pool, concurrency=1)
 
 
-def _success(scene: Scene) -> None:
-    scene.publish()
-
-
 #: The greenlet is killed and counts as successful (concurrency/gevent.py, _make_killable_target), or as
 #: retried where the worker comes to its message first: the task is lost, late acknowledgement or not.
 STOPPED_GREENLET = Case(
@@ -115,7 +111,7 @@ SHUTDOWNS = (
     ),
     Ending(
         "worker_max_tasks_per_child",
-        _success,
+        lambda scene: scene.publish() and None,
         (Case(("prefork",), ("",)),),
         own("--max-tasks-per-child", "1"),
     ),

@@ -15,19 +15,12 @@ APART = 0.01
 
 
 class Glance(NamedTuple):
-    """What was seen at one time.
+    """What was seen at one time."""
 
-    Attributes:
-        asked: ``time.monotonic()`` before anything was asked for.
-        when: the same once it was seen.
-        state: of the task id.
-        holder: of the lock, or of the queued claim beside it, asked for after the state.
-    """
-
-    asked: float
-    when: float
+    asked: float  # ``time.monotonic()`` before anything was asked for
+    when: float  # the same once it was seen
     state: str
-    holder: Holder | None
+    holder: Holder | None  # of the lock, or of the queued claim beside it, asked for after the state
 
 
 class Watch:

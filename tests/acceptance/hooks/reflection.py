@@ -23,12 +23,7 @@ _OF_EACH_CLASS = {
 
 
 class Hook(NamedTuple):
-    """One name of theirs under which something of ours is called.
-
-    Attributes:
-        name: theirs: ``Class.name``, or a signal's.
-        ours: the class or the function behind it.
-    """
+    """A name of theirs (``Class.name``, or a signal's), and the class or the function of ours behind it."""
 
     name: str
     ours: str

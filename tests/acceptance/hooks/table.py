@@ -1,7 +1,6 @@
 """Which hooks are called, and where: what the package relies on, written by hand (celery 5.5.0 to 5.7.0)."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from tests.acceptance.hooks.reflection import Hook
 
@@ -71,71 +70,3 @@ ROWS: Mapping[Hook, frozenset[str]] = {
 OF_CHILDREN_ALONE = {Hook("worker_process_shutdown", "_last_call")}
 #: Python calls it, sooner or later: elsewhere than its row says nobody waits for it.
 AT_ANY_TIME = {Hook("AsyncResult.__del__", "LockResult")}
-
-#: The hooks of one delivery, by the words of :data:`CELLS`.
-WORDS = {
-    "received": "Request.__init__",
-    "accepted": "Request.on_accepted",
-    "body": "Task.__call__",
-    "postrun": "task_postrun",
-    "timeout": "Request.on_timeout",
-    "success": "Request.on_success",
-    "failure": "Request.on_failure",
-    "reject": "Request.reject",
-    "revoked": "Request._announce_revoked",
-}
-
-
-class Cell(NamedTuple):
-    """The hooks that an end of a run calls in some pools, in their order; with either acknowledgement.
-
-    Attributes:
-        end: of ``ends.PLAYS``.
-        pools: where.
-        main: in the main process.
-        child: in the pool's.
-        perhaps: what the child may call or not, as it is killed soon.
-    """
-
-    end: str
-    pools: tuple[str, ...]
-    main: str
-    child: str = ""
-    perhaps: str = ""
-
-
-PREFORK, GREEN, THREADS, ALONE = ("prefork",), ("gevent",), ("threads",), ("solo",)
-ONE_PROCESS = (*THREADS, *GREEN, *ALONE)
-
-#: ``on_success`` is what pools call with every outcome, and calls ``on_failure``.
-_FAILED = "received accepted success failure"
-_FAILED_HERE = "received accepted body postrun success failure"
-_SUCCEEDED = "received accepted success"
-_SUCCEEDED_HERE = "received accepted body postrun success"
-
-#: Not there: threads and solo cannot end a body that runs (``terminate``, limits), and gevent knows no soft
-#: limit; where there are no children none is killed; SystemExit ends a solo worker.
-CELLS = (
-    Cell("success", PREFORK, _SUCCEEDED, "body postrun"),
-    Cell("success", ONE_PROCESS, _SUCCEEDED_HERE),
-    *(Cell(end, PREFORK, _FAILED, "body postrun") for end in ("failure", "retry", "Ignore", "skipped")),
-    *(Cell(end, ONE_PROCESS, _FAILED_HERE) for end in ("failure", "retry", "Ignore", "skipped")),
-    Cell("Reject", PREFORK, f"{_FAILED} reject", "body postrun"),
-    Cell("Reject", ONE_PROCESS, f"{_FAILED_HERE} reject"),
-    # Parked when its run is refused; then it is delivered again, and runs.
-    Cell("parked", PREFORK, f"{_FAILED} {_SUCCEEDED}", "body postrun body postrun"),
-    Cell("parked", ONE_PROCESS, f"{_FAILED_HERE} {_SUCCEEDED_HERE}"),
-    # The child ends: the pool calls ``error_callback``. Elsewhere ``on_success`` gets no outcome, and raises.
-    Cell("SystemExit", PREFORK, "received accepted failure", "body postrun"),
-    Cell("SystemExit", (*THREADS, *GREEN), _SUCCEEDED_HERE),
-    Cell("revoked", (*PREFORK, *ONE_PROCESS), "received revoked"),
-    Cell("expired", (*PREFORK, *ONE_PROCESS), "received revoked"),
-    Cell("terminated", PREFORK, "received accepted revoked failure", "body postrun"),
-    # A greenlet that is killed returns an outcome without an error.
-    Cell("terminated", GREEN, "received accepted body revoked postrun success"),
-    Cell("soft limit", PREFORK, "received accepted timeout success failure", "body postrun"),
-    # SIGKILL comes 0.1 s after SIGTERM (billiard 4.3.2).
-    Cell("hard limit", PREFORK, "received accepted failure timeout", "body", perhaps="postrun"),
-    Cell("hard limit", GREEN, "received accepted body postrun timeout"),
-    Cell("child killed", PREFORK, "received accepted failure", "body"),
-)

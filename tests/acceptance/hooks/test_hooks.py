@@ -1,9 +1,9 @@
 """Every hook of Celery and kombu that this package has is called, where and when the package relies on it.
 
-One worker for each pool plays all ends, with early and with late acknowledgement.
+What becomes of a lock when they are: the endings, in each pool.
 """
 
-import importlib.util
+import itertools
 import json
 import re
 import secrets
@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,28 +18,17 @@ import pytest
 
 from tests.acceptance.conftest import opening
 from tests.acceptance.harness import Project, wait_until
-from tests.acceptance.hooks.ends import PLAYS
 from tests.acceptance.hooks.reflection import Hook, connected, overrides
-from tests.acceptance.hooks.table import (
-    AT_ANY_TIME,
-    BEAT,
-    CELLS,
-    CHILD,
-    MAIN,
-    OF_CHILDREN_ALONE,
-    PREFORK,
-    PUBLISHER,
-    ROWS,
-    WORDS,
-    Cell,
-)
+from tests.acceptance.hooks.table import AT_ANY_TIME, BEAT, CHILD, MAIN, OF_CHILDREN_ALONE, PUBLISHER, ROWS
 from tests.acceptance.hooks.watch import FOUND, calls_in
 from tests.acceptance.messages import captured, deliver
 from tests.acceptance.processes import ROOT, started
 from tests.acceptance.terms import PATIENCE
 
-#: The hooks that each end of a run calls; the tests of a whole process leave them out.
-OF_ENDS = {hook for hook in ROWS if hook.name in WORDS.values()}
+POOLS = ("prefork", "threads", "gevent", "solo")
+
+#: How a body meets a limit, in the pools that keep one.
+LIMITS = {"prefork": {"soft_time_limit": 1}, "gevent": {"time_limit": 1}}
 
 
 class Site:
@@ -49,23 +37,11 @@ class Site:
     def __init__(self, project: Project, path: Path) -> None:
         self.project = project
         self._path = path
-        #: The ends that were played, each with the id of its message.
-        self.played: list[tuple[Cell, str]] = []
         path.touch()
 
     def watching(self, process: str) -> dict[str, Any]:
         """What is added to the plan of a process, so that it is watched."""
         return {"hooks": {"path": str(self._path), "process": process}}
-
-    def run(self, task_id: str, process: str, without: str = "") -> str:
-        """The hooks that this run has called in a process so far, in their order, by their words."""
-        words = {name: word for word, name in WORDS.items() if word != without}
-        calls = [call for call in calls_in(self._path) if (call.task_id, call.process) == (task_id, process)]
-        return " ".join(words[call.name] for call in calls if call.name in words)
-
-    def seen(self, cell: Cell, task_id: str) -> tuple[str, str]:
-        """What the run of this message has called in the main process, and in a child, as the cell has it."""
-        return self.run(task_id, MAIN), self.run(task_id, CHILD, without=cell.perhaps)
 
     def called(self, *processes: str) -> set[Hook]:
         """What was called in these processes so far."""
@@ -83,87 +59,48 @@ def new_watched(open_on: Callable[..., Project], tmp_path_factory: pytest.TempPa
         yield new_watched
 
 
-@pytest.fixture(scope="module")
-def watched_in(new_watched: Callable[[], Site]) -> Callable[[str], Site]:
-    """Returns the site of a pool, with its worker at work."""
-    sites: dict[str, Site] = {}
-
-    def watched_in(pool: str) -> Site:
-        if pool not in sites or sites[pool].project.workers[0].process.poll() is not None:
-            site = sites[pool] = new_watched()
-            concurrency = 1 if pool == "solo" else 4
-            site.project.start_workers(1, pool, concurrency=concurrency, **site.watching(MAIN))
-        return sites[pool]
-
-    return watched_in
-
-
-def in_pool(pool: str, *values: object, name: str = "") -> Any:
-    marks = [pytest.mark.xdist_group(f"hooks, {pool}")]
-    if pool == "gevent" and importlib.util.find_spec(pool) is None:
-        marks.append(pytest.mark.skip(reason="gevent is not installed"))
-    return pytest.param(*values, pool, marks=marks, id="-".join(filter(None, (name, pool))))
-
-
-POOLS = ("prefork", "threads", "gevent", "solo")
-
-
-@pytest.mark.parametrize(
-    ("cell", "pool"),
-    [in_pool(pool, cell, name=cell.end) for pool in POOLS for cell in CELLS if pool in cell.pools],
-)
-def test_a_run_calls_these_hooks_in_these_processes(
-    request: pytest.FixtureRequest, watched_in: Callable[[str], Site], cell: Cell, pool: str
-) -> None:
-    """However a run ends: what the package relies on is called, once, in its process and its order."""
-    site = watched_in(pool)
-    request.node._projects = [site.project]
-    for late in ("", "_acks_late"):
-        task_id = PLAYS[cell.end](site.project, f"k{secrets.token_hex(4)}", late)
-        site.played.append((cell, task_id))
-        seen = partial(site.seen, cell, task_id)
-        try:
-            wait_until(lambda seen=seen: seen() == (cell.main, cell.child), PATIENCE, f"{cell} {late}")
-        finally:
-            assert seen() == (cell.main, cell.child)
-
-
-@pytest.mark.parametrize("pool", [in_pool(pool) for pool in POOLS])
+@pytest.mark.parametrize("pool", POOLS)
 def test_a_worker_calls_these_hooks_from_its_start_to_its_end(
-    request: pytest.FixtureRequest, watched_in: Callable[[str], Site], pool: str
+    request: pytest.FixtureRequest, new_watched: Callable[[], Site], pool: str
 ) -> None:
     """What messages and commands, the start and the end of a worker call, in which of its processes."""
-    site = watched_in(pool)
+    if pool == "gevent":
+        pytest.importorskip(pool)
+    site = new_watched()
     project = site.project
     request.node._projects = [project]
-    for end, last in (("success", "success"), ("retry", "failure")):
-        task_id = PLAYS[end](project, f"k{secrets.token_hex(4)}", "")
-        wait_until(partial(_has_ended, site, task_id, last), PATIENCE, f"{end} is over")
+    project.start_workers(1, pool, concurrency=1 if pool == "solo" else 4, **site.watching(MAIN))
+    keys = (f"k{secrets.token_hex(4)}" for _ in itertools.count())
     another = ("project.executed", project.aside)
-    task_id = project.executed.delay(f"k{secrets.token_hex(4)}", then="publish_another", more=another).id
-    wait_until(partial(_has_ended, site, task_id, "success"), PATIENCE, "a body has published")
+    for then, more in ((None, None), ("publish_another", another), ("fail", None), ("reject", None)):
+        project.executed_acks_late.delay(next(keys), 0.0, then, more).get(timeout=PATIENCE, propagate=False)
+    retried = project.executed.delay(next(keys), 0.0, "retry", {"queue": project.aside})
+    wait_until(lambda: retried.state == "RETRY", PATIENCE, "it is retried")
+    revoked = project.executed.apply_async((next(keys),), countdown=0.5)
+    project.wait_received(revoked.id)
+    revoked.revoke()
+    heard = {"Request.reject", "Request._announce_revoked"}
+    if pool in LIMITS:
+        project.executed.apply_async((next(keys), 20.0), **LIMITS[pool])
+        heard.add("Request.on_timeout")
     send_what_is_not_run(project)
     project.app.control.revoke("nobody's")
     project.app.control.broadcast("terminate", arguments={"signal": "TERM", "task_id": ["nobody's"]})
-    heard = ("task_unknown", "task_rejected", "Consumer.on_decode_error", "Node.handlers['terminate']")
-    wait_until(lambda: {hook.name for hook in site.called(MAIN)} >= {*heard}, PATIENCE, "all is heard")
+    heard |= {"task_unknown", "task_rejected", "Consumer.on_decode_error", "Node.handlers['terminate']"}
+    wait_until(lambda: {hook.name for hook in site.called(MAIN)} >= heard, PATIENCE, "all is heard")
     # In hand when the worker ends.
     project.wait_received(project.executed.apply_async(("in hand",), countdown=600).id)
     project.workers[0].signal(signal.SIGTERM)
     project.workers[0].process.wait(PATIENCE)
 
     of_main, of_child = rows_of(MAIN), rows_of(CHILD)
-    if pool not in PREFORK:
+    if pool != "prefork":
         of_main, of_child = of_main | of_child - OF_CHILDREN_ALONE, set()
-    assert site.called(MAIN) - OF_ENDS - AT_ANY_TIME == of_main - OF_ENDS
-    assert site.called(CHILD) - OF_ENDS - AT_ANY_TIME == of_child - OF_ENDS
+    if pool not in LIMITS:
+        of_main = {hook for hook in of_main if hook.name != "Request.on_timeout"}
+    assert site.called(MAIN) - AT_ANY_TIME == of_main - AT_ANY_TIME
+    assert site.called(CHILD) - AT_ANY_TIME == of_child - AT_ANY_TIME
     assert site.called(FOUND) - ROWS.keys() == set()
-    # Nothing was called later, or once more.
-    assert [site.seen(*each) for each in site.played] == [(cell.main, cell.child) for cell, _ in site.played]
-
-
-def _has_ended(site: Site, task_id: str, last: str) -> bool:
-    return site.run(task_id, MAIN).endswith(last)
 
 
 def send_what_is_not_run(project: Project) -> None:
@@ -175,22 +112,20 @@ def send_what_is_not_run(project: Project) -> None:
     deliver(project, {**message, "headers": {}})
 
 
-@pytest.mark.xdist_group("hooks, prefork")
-def test_a_publisher_calls_these_hooks(watched_in: Callable[[str], Site]) -> None:
+def test_a_publisher_calls_these_hooks(new_watched: Callable[[], Site]) -> None:
     """A program that publishes, waits, and keeps results."""
-    site = watched_in("prefork")
+    site = new_watched()
+    site.project.start_worker("prefork")
     plan = {**site.project.plan, **site.watching(PUBLISHER)}
     command = [sys.executable, "-m", "tests.acceptance.hooks.publisher"]
     # It ends if nobody holds its standard input.
     environment = {"PROJECT_PLAN": json.dumps(plan)}
     with started(command, environment, site._path.parent, stdin=subprocess.PIPE) as process:
         assert process.process.wait(PATIENCE) == 0, process.log
-
     assert site.called(PUBLISHER) == rows_of(PUBLISHER)
     assert site.called(FOUND) - ROWS.keys() == set()
 
 
-@pytest.mark.xdist_group("hooks, prefork")
 def test_a_beat_calls_these_hooks(new_watched: Callable[[], Site]) -> None:
     """A beat that sends the ticks of a unique task, and of one that it does not import."""
     site = new_watched()
@@ -201,7 +136,6 @@ def test_a_beat_calls_these_hooks(new_watched: Callable[[], Site]) -> None:
     site.project.start_beat(plan={**site.watching(BEAT), "unknown": ["project.unlocked"]})
     for name in site.project.schedule:
         site.project.wait_ticks(name, 1)
-
     # It is sent before ``Scheduler.apply_async`` has returned, and the others were called before that.
     assert site.called(BEAT) - AT_ANY_TIME == rows_of(BEAT)
     assert site.called(FOUND) - ROWS.keys() == set()

@@ -7,7 +7,7 @@ that Celery has come to our code; nothing of Celery's is called, or looked up, f
 import functools
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,19 +26,11 @@ FOUND = "found"
 
 
 class Call(NamedTuple):
-    """One call of a hook.
-
-    Attributes:
-        name: of the hook.
-        ours: what of ours was called.
-        process: one of ``table.PROCESSES``, or :data:`FOUND`.
-        task_id: that it was about; empty where it was not about one.
-    """
+    """One call of a hook, in one of ``table.PROCESSES``, or :data:`FOUND`."""
 
     name: str
     ours: str
     process: str
-    task_id: str
 
 
 def calls_in(path: Path) -> list[Call]:
@@ -55,7 +47,7 @@ def install(path: str, process: str) -> None:
 
     def watched(hook: Hook, function: Callable[..., Any]) -> Callable[..., Any]:
         def called(*args: Any, **kwargs: Any) -> Any:
-            note(Call(*hook, "pool child" if is_pool_child() else process, _task_id(args, kwargs)))
+            note(Call(*hook, "pool child" if is_pool_child() else process))
             try:
                 return function(*args, **kwargs)
             finally:
@@ -71,7 +63,7 @@ def install(path: str, process: str) -> None:
             signal.receivers[place] = key, watched(hook, receiver)
             signal.sender_receivers_cache.clear()
         for hook, held, name in [*replaced()]:
-            note(Call(*hook, FOUND, ""))
+            note(Call(*hook, FOUND))
             held[name] = watched(hook, held[name])
 
     for hook, kind, name in [*overrides()]:
@@ -92,15 +84,3 @@ def _after(look: Callable[[], None], function: Callable[..., Any]) -> Callable[.
         return function(*args, **kwargs)
 
     return called
-
-
-def _task_id(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    """Find the task id that a call is about, in what the hooks are given."""
-    for each in (*args[:2], kwargs.get("message")):
-        headers = getattr(each, "headers", None)
-        if isinstance(headers, Mapping) and "id" in headers:
-            return str(headers["id"])
-    first = args[0] if args else None
-    of_task = getattr(getattr(first, "request", None), "id", None)
-    candidates = (kwargs.get("task_id"), getattr(first, "id", None), of_task, first)
-    return next((each for each in candidates if isinstance(each, str)), "")

@@ -14,16 +14,11 @@ from tests.unit.shop import Shop, body, carried
 def test_a_new_task_id_is_a_random_uuid_as_celery_makes_it(shop: Shop) -> None:
     """Programs store task ids in columns of that type."""
     task = shop.unique(body)
-
     ids = [task.delay(number).id for number in range(50)]
-
     assert len(set(ids)) == 50
     assert {(str(UUID(one)) == one, UUID(one).version, UUID(one).variant) for one in ids} == {
         (True, 4, RFC_4122)
     }
-
-
-# --- how long a claim lives ------------------------------------------------------------------
 
 
 def aware(seconds: float) -> datetime:
@@ -70,15 +65,10 @@ def test_a_claim_outlives_its_delay_by_the_queue_ttl_but_not_its_expiry(
     given = {
         name: value[0](value[1]) if isinstance(value, tuple) else value for name, value in options.items()
     }
-
     task.apply_async((7,), **given)
-
     claim = shop.holder(task.lock_for(7).key)
     assert claim is not None
     assert claim.expires_in == pytest.approx(expected, abs=0.9)
-
-
-# --- what is refused before any claim --------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -99,14 +89,9 @@ def test_a_claim_outlives_its_delay_by_the_queue_ttl_but_not_its_expiry(
 def test_what_cannot_be_honoured_touches_nothing(shop: Shop, call: Any, error: type[Exception]) -> None:
     """Nothing is half-done: no request to the lock server, no message."""
     task = shop.unique(body)
-
     with pytest.raises(error):
         call(task)
-
     assert (shop.store.calls, shop.messages()) == ([], [])
-
-
-# --- options of one call ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -124,7 +109,6 @@ def test_a_call_that_claims_nothing_asks_nothing_and_its_header_says_what_the_wo
 ) -> None:
     """A task without a lock is published as Celery does, without a header."""
     result = shop.unique(body, lock=declared, lock_key="account:7").apply_async((7,), **options)
-
     header = Message.loads(shop.message().headers.get(HEADER))
     assert (header and header._replace(token="")) == expected
     assert (result.is_duplicate, shop.store.calls) == (False, [])
@@ -134,7 +118,6 @@ def test_options_of_a_call_travel_but_a_callable_and_never_become_properties(sho
     """Celery would make a message property of a keyword it does not know. A callable decides here only."""
     task = shop.unique(body)
     shop.store.acquire("account:7", "somebody/x", 30, facts="{}")
-
     result = task.apply_async(
         (7,),
         lock_ttl=60,
@@ -147,9 +130,6 @@ def test_options_of_a_call_travel_but_a_callable_and_never_become_properties(sho
     assert (result.is_duplicate, header.key, header.has_own_key) == (False, "account:7", True)
     assert header.options == {"lock_ttl": 60.0, "on_conflict": {"server": "wait"}}
     assert not [name for name in message.properties if "lock" in name or "conflict" in name]
-
-
-# --- messages that carry a header already ----------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -165,9 +145,7 @@ def test_options_of_a_call_travel_but_a_callable_and_never_become_properties(sho
 def test_a_header_of_another_message_lends_no_claim(shop: Shop, of_another: str) -> None:
     """A child that copies its parent's headers claims for itself; so does a replacement with another key."""
     task = shop.unique(body, lock_key="account:{account_id}")
-
     task.apply_async((7,), task_id="same", headers={HEADER: of_another})
-
     header = carried(shop.message())
     ((key, claim),) = shop.held().items()
     assert (header.key, header.claimed, header.options) == (key, True, {}) == ("account:7", True, {})
@@ -176,17 +154,13 @@ def test_a_header_of_another_message_lends_no_claim(shop: Shop, of_another: str)
 
 
 @pytest.mark.parametrize(("lock", "claimed"), [("until_executed", True), ("while_executing", False)])
-def test_a_retry_published_by_the_main_process_carries_its_token(
-    shop: Shop, lock: str, *, claimed: bool
-) -> None:
+def test_a_retry_published_by_a_main_process_has_its_token(shop: Shop, lock: str, *, claimed: bool) -> None:
     """Law 7: for a lost child the lease was turned into that claim; it asks nothing and is no duplicate."""
     task = shop.unique(body, lock=lock, lock_key="account:{account_id}")
     of_main_process = Message("account:7", "same/new", claimed=claimed)
     shop.store.acquire("account:7", "same/new", 5, facts="{}")
     shop.store.calls.clear()
-
     task.apply_async((7,), task_id="same", headers={HEADER: of_main_process.dumps()}, retries=1)
-
     header = carried(shop.message())
     assert (header.token, header.claimed, header.must_run) == ("same/new", claimed, True)
     assert shop.store.calls == []
@@ -195,23 +169,16 @@ def test_a_retry_published_by_the_main_process_carries_its_token(
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (
-            {"lock_ttl": 60, "lock_key": "account:{account_id}"},
-            ("account:7", True, {"lock_ttl": 60.0}),
-        ),
+        ({"lock_ttl": 60, "lock_key": "account:{account_id}"}, ("account:7", True, {"lock_ttl": 60.0})),
         ({"lock": None}, (None, False, {})),
     ],
 )
-def test_options_and_key_of_a_call_survive_its_retry(
-    shop: Shop, options: dict[str, Any], expected: tuple[Any, ...]
-) -> None:
+def test_a_calls_options_and_key_outlast_it(shop: Shop, options: Any, expected: tuple[Any, ...]) -> None:
     """A retry is the same call."""
     task = shop.unique(body)
     task.apply_async((7,), task_id="same", **options)
     first = shop.message().headers[HEADER]
     shop.store.force_release("account:7")
-
     task.apply_async((7,), task_id="same", headers={HEADER: first}, retries=1)
-
     header = carried(shop.message())
     assert (header.key, header.has_own_key, header.options) == expected

@@ -4,6 +4,7 @@ import logging
 import re
 import time
 from contextlib import nullcontext, suppress
+from itertools import product
 from typing import Any
 
 import pytest
@@ -18,27 +19,7 @@ from celery_redislock.publishing.conflict import log_skip
 from celery_redislock.store.memory import MemoryStore
 from celery_redislock.testing import hold
 from tests.stores import hold_of
-from tests.unit.shop import Down, Shop, body, carried, debts
-
-# --- strategies ------------------------------------------------------------------------------
-
-
-def test_a_callable_that_raises_tells_the_caller_and_changes_nothing(shop: Shop) -> None:
-    """Law 2: nothing is published, and the holder keeps its claim."""
-
-    def decide(_: Any) -> str:
-        raise ZeroDivisionError
-
-    task = shop.unique(body, on_conflict=decide)
-    task.delay(7)
-    shop.messages()
-    before = shop.states()
-
-    with pytest.raises(ZeroDivisionError):
-        task.delay(7)
-
-    assert shop.messages() == []
-    assert shop.states() == before
+from tests.unit.shop import Down, Shop, body, carried, debts, raising
 
 
 @pytest.mark.parametrize("says", ["skip", "wait", "raise"])
@@ -57,7 +38,6 @@ def test_a_duplicate_gets_the_strategy_of_its_task(shop: Shop, says: str, *, is_
     task = shop.unique(body, on_conflict=decide if is_callable else says, lock_key="account:{account_id}")
     first = task.delay(7, amount=1)
     shop.messages()
-
     with pytest.raises(DuplicateTask) if says == "raise" else nullcontext() as refusal:
         result = task.apply_async((7,), {"amount": 2}, task_id="second")
 
@@ -77,29 +57,30 @@ def test_a_duplicate_gets_the_strategy_of_its_task(shop: Shop, says: str, *, is_
     assert len(asked) == is_callable
 
 
-@pytest.mark.parametrize("answer", ["queue", "", None, True, 3])
-def test_a_callables_wrong_answer_is_an_error_that_names_the_right_ones(shop: Shop, answer: object) -> None:
-    """And nothing is sent."""
-    task = shop.unique(body, on_conflict=lambda _conflict: answer)
+EXPIRED: dict[str, Any] = {"lock": "until_expired", "lock_period": 60.0}
+
+
+@pytest.mark.parametrize(
+    ("decide", "options", "error", "words"),
+    [
+        (lambda _: "queue", {}, LockOptionError, "returned 'queue'.*; return one of .*raise.*, skip"),
+        (lambda _: 3, {}, LockOptionError, "returned 3.*; return one of .*raise.*, skip"),
+        (raising(ZeroDivisionError("mine")), {}, ZeroDivisionError, "mine"),
+        # Its turn would not come.
+        (lambda _: "wait", EXPIRED, LockOptionError, "returned 'wait' at publish.*use 'skip' or 'raise'"),
+    ],
+)
+def test_a_callable_that_fails_or_answers_what_cannot_be_tells_the_caller_and_changes_nothing(
+    shop: Shop, decide: Any, options: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    """Law 2: nothing is published, nothing is dropped in silence, and the holder keeps its claim."""
+    task = shop.unique(body, on_conflict=decide, **options)
     task.delay(7)
     shop.messages()
-
-    with pytest.raises(LockOptionError, match=r"returned .*; return one of .*raise.*, skip"):
+    before = shop.states()
+    with pytest.raises(error, match=words):
         task.delay(7)
-
-    assert shop.messages() == []
-
-
-def test_a_callable_cannot_let_a_call_wait_for_a_lock_that_is_never_released(shop: Shop) -> None:
-    """Its turn would not come; nothing is sent, and nothing dropped in silence."""
-    task = shop.unique(body, lock="until_expired", lock_period=60.0, on_conflict=lambda _conflict: "wait")
-    task.delay(7)
-    shop.messages()
-
-    with pytest.raises(LockOptionError, match=r"returned 'wait' at publish.*use 'skip' or 'raise'"):
-        task.delay(7)
-
-    assert shop.messages() == []
+    assert (shop.messages(), shop.states()) == ([], before)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +95,7 @@ def test_a_callable_cannot_let_a_call_wait_for_a_lock_that_is_never_released(sho
     ],
     ids=str,
 )
-def test_a_conflict_is_announced_with_what_really_happens(
+def test_a_conflict_is_announced_as_it_happens(
     shop: Shop, options: dict[str, Any], *, is_eager: bool, happens: str
 ) -> None:
     """``retry``: published without a claim, and the worker decides. In eager mode that is asked at once."""
@@ -125,14 +106,9 @@ def test_a_conflict_is_announced_with_what_really_happens(
         heard.append((sender, facts["strategy"], facts["holder"].owner, facts["task_id"]))
 
     lock_conflict.connect(listen, sender=task)
-
     with hold(task, 7, task_id="first"), suppress(DuplicateTask):
         task.apply_async((7,), task_id="second", **options)
-
     assert heard == [(task, happens, "first", "second")]
-
-
-# --- what is logged --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -151,27 +127,21 @@ def test_a_skip_writes_one_line_that_says_what_is_known_of_the_holder(
     """Task, key, holder, age and remaining time."""
     lock = TaskLock(MemoryStore(), "shop.sync", 3, 3, None, None, Says(), key="account:7", owner="t1")
     begin = r"skipped shop\.sync\[t1\] at publish: 'account:7' is held by somebody "
-
     with caplog.at_level(logging.INFO, logger="celery_redislock"):
         log_skip(
             lock, hold_of("somebody", about, expires_in, name="account:7", is_period=is_period), side="client"
         )
-
     (line,) = caplog.messages
     assert re.match(begin + ".*" + words + ".*: celery -A YOUR_APP redislock explain account:7$", line)
 
 
 @pytest.mark.parametrize("amount", [5, 700])
-def test_a_skip_says_whether_its_arguments_differ_from_the_holders(
-    shop: Shop, caplog: Any, amount: int
-) -> None:
+def test_a_skip_says_whether_its_arguments_are_the_holders(shop: Shop, caplog: Any, amount: int) -> None:
     """Where the key leaves arguments out, a payment is dropped for another one: the line says how not to."""
     task = shop.unique(body, lock_key="account:{account_id}")
     task.delay(7, 5)
-
     with caplog.at_level(logging.INFO, logger="celery_redislock"):
         task.delay(7, amount)
-
     (line,) = caplog.messages
     differs = ", which was called with other arguments that lock_key leaves out (to run both, one after the"
     assert (differs in line) == (amount == 700)
@@ -186,9 +156,7 @@ def test_a_task_skipped_as_a_duplicate_of_its_own_run_is_warned_about(shop: Shop
         results.append(shop.app.tasks["shop.sync"].delay(account_id))
 
     first = shop.unique(again).delay(7)
-
     shop.run()
-
     assert results == [first]
     ours = [record for record in caplog.records if record.name == "celery_redislock"]
     (warning,) = [record for record in ours if record.levelno == logging.WARNING]
@@ -233,16 +201,12 @@ def test_a_body_that_waits_for_a_call_behind_its_own_run_is_warned(
     assert [message for message in caplog.messages if "which waits for" in message] == told
 
 
-# --- a task id the caller fixed --------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("before", "ignore_result", "after"),
     [
         (None, False, "REVOKED"),
         (None, True, "PENDING"),
         ("STARTED", False, "REVOKED"),
-        ("FAILURE", False, "REVOKED"),
         ("SUCCESS", False, "SUCCESS"),
     ],
 )
@@ -256,11 +220,9 @@ def test_a_fixed_id_that_was_skipped_is_ready_and_says_why(
     task = shop.unique(body)
     first = task.delay(7)
     if before is not None:
-        shop.app.backend.store_result("mine", ValueError("x") if before == "FAILURE" else 1, before)
-
-    task.apply_async((7,), task_id="mine", ignore_result=ignore_result)
-    task.apply_async((7,), task_id=first.id)
-
+        shop.app.backend.store_result("mine", 1, before)
+    for task_id in ("mine", first.id):
+        task.apply_async((7,), task_id=task_id, ignore_result=ignore_result)
     assert (shop.state("mine"), shop.state(first.id)) == (after, "PENDING")
     if after == "REVOKED":
         with pytest.raises(TaskRevokedError, match=f"duplicate of {first.id}"):
@@ -272,7 +234,6 @@ def test_where_states_cannot_be_read_none_is_written_for_a_skip(backend: str, ca
     """``rpc://`` has nobody to send it to, and would raise."""
     task = Shop(result_backend=backend).unique(body)
     first = task.delay(7)
-
     assert task.apply_async((7,), task_id="mine").id == first.id
     assert [record for record in caplog.records if record.levelname == "WARNING"] == []
 
@@ -282,56 +243,36 @@ def test_a_publish_reads_nothing_from_the_result_backend(
     shop: Shop, monkeypatch: Any, caplog: Any, options: dict[str, str]
 ) -> None:
     """Law 9: a backend that does not answer keeps no caller waiting; one that fails is told of in the log."""
-
-    def read(*_: Any, **__: Any) -> None:
-        message = "a publish has read from the result backend"
-        raise Down(message)
-
-    def write(*_: Any, **__: Any) -> None:
-        message = "the backend is away"
-        raise OSError(message)
-
     task = shop.unique(body)
     first, clock = task.delay(7), time.time
     monkeypatch.setattr(time, "time", lambda: clock() + 5)
     for verb in ("get_task_meta", "get_state", "get_status", "get_result", "wait_for", "get", "mget"):
-        monkeypatch.setattr(shop.app.backend, verb, read)
-    monkeypatch.setattr(shop.app.backend, "store_result", write)
-
+        monkeypatch.setattr(shop.app.backend, verb, raising(Down()))
+    monkeypatch.setattr(shop.app.backend, "store_result", raising(OSError("away")))
     result = task.apply_async((7,), **options)
-
     assert (result.id, result.is_duplicate) == (first.id, True)
     assert len([line for line in caplog.messages if "waits in vain" in line]) == len(options)
 
 
-# --- waiting for the holder's result ---------------------------------------------------------
-
-
 @pytest.mark.parametrize("meets", ["queued", "running"])
-@pytest.mark.parametrize(
-    ("of_holder", "of_call", "ignored"),
-    [(True, True, True), (False, True, True), (True, False, True), (False, False, False)],
-)
-def test_a_skipped_publish_is_waited_for_only_where_its_result_is_kept(
-    shop: Shop, meets: str, *, of_holder: bool, of_call: bool, ignored: bool
-) -> None:
+def test_a_skipped_publish_is_waited_for_only_where_its_result_is_kept(shop: Shop, meets: str) -> None:
     """Nobody stores what ``get()`` would wait for where the call ignores results, or the holder does."""
     met: list[Any] = []
 
-    def meet(account_id: int) -> None:
+    def meet(account_id: int, of_call: bool) -> None:
         if meets == "running":
-            met.append(task.apply_async((7,), ignore_result=of_call))
+            met.append(task.apply_async((7, of_call), ignore_result=of_call))
 
-    task = shop.unique(meet)
-    task.apply_async((7,), ignore_result=of_holder)
-    if meets == "queued":
-        met.append(task.apply_async((7,), ignore_result=of_call))
-    shop.run()
+    task = shop.unique(meet, lock_key="account:{account_id}")
+    for of_holder, of_call in product([True, False], repeat=2):
+        task.apply_async((7, of_call), ignore_result=of_holder)
+        if meets == "queued":
+            met.append(task.apply_async((7, of_call), ignore_result=of_call))
+        shop.run()
 
-    (second,) = met
-    assert (second.is_duplicate, second.ignored) == (True, ignored)
-    if ignored:
-        assert second.get(timeout=1) is None
+        second = met.pop()
+        assert (second.is_duplicate, second.ignored) == (True, of_holder or of_call)
+        assert not second.ignored or second.get(timeout=1) is None
 
 
 @pytest.mark.parametrize("holder", ["a plain lock", "another program"])
@@ -342,9 +283,7 @@ def test_a_call_refused_by_no_task_waits_for_none(shop: Shop, holder: str) -> No
         assert Lock(shop.store, "nightly import", owner="a script", auto_renew=False).acquire()
     else:
         shop.store.acquire(task.lock_for(7).key, "a script", 30, facts="{}")
-
     second = task.apply_async((7,), task_id="mine")
-
     assert (second.is_duplicate, second.id, second.state) == (True, "a script", "REVOKED")
     assert shop.state("mine") == "REVOKED"
     with pytest.raises(TaskRevokedError, match="duplicate of a script"):
@@ -356,15 +295,11 @@ def test_a_plain_lock_excludes_a_task_by_its_key(shop: Shop, lock_key: str | Non
     """``task.lock_for(...).key`` names the lock for everybody; a text without fields does so by itself."""
     task = shop.unique(body, lock_key=lock_key)
     names = {task.lock_for("a:b c").key, "nightly import" if lock_key == "nightly import" else None}
-
     for name in names - {None}:
         with Lock(shop.store, name):
             assert task.delay("a:b c").is_duplicate
         with hold(task, "a:b c"):
             assert not Lock(shop.store, name).acquire(timeout=0)
-
-
-# --- workflows -------------------------------------------------------------------------------
 
 
 def pack() -> None: ...
@@ -400,7 +335,6 @@ def test_whom_somebody_waits_for_is_published_without_a_claim(
     else:
         held = [task.delay(7).id]
         shop.messages()
-
     WAYS[way](task, other)
 
     (header,) = [carried(message) for message in shop.messages() if message.headers["task"] == "shop.sync"]
@@ -412,8 +346,6 @@ def test_whom_somebody_waits_for_is_published_without_a_claim(
 def test_a_workflows_first_of_its_key_claims(shop: Shop) -> None:
     """And its message must run as well, should that claim be gone by then."""
     task = shop.unique(body)
-
     group(task.si(7), task.si(8)).apply_async()
-
     headers = [carried(message) for message in shop.messages()]
     assert [(header.claimed, header.must_run) for header in headers] == [(True, True)] * 2

@@ -22,7 +22,6 @@ FULL = Message(
 def test_a_header_is_read_as_it_was_written_and_an_ordinary_one_is_short() -> None:
     """It travels with every message; what a later version adds to it is passed over."""
     ordinary = Message("k", "t/x", claimed=True)
-
     assert ordinary.dumps() == '{"v":1,"k":"k","t":"t/x","c":1}'
     for header in (FULL, ordinary, Message(None, "t/x")):
         assert Message.loads(header.dumps()) == header
@@ -61,6 +60,5 @@ def test_a_header_that_cannot_be_read_counts_as_none(text: object) -> None:
 def test_a_header_belongs_to_its_own_task_id_whatever_that_looks_like(task_id: str, token: str) -> None:
     """Law 8: a message that came without a header and had to wait has its task id for a token."""
     header = Message("k", token.format(id=task_id), was_delivered=True)
-
     assert Message.of({HEADER: header.dumps()}, task_id) == header
     assert Message.of({HEADER: header.dumps()}, f"{task_id}x") is None

@@ -46,18 +46,12 @@ def test_the_span_of_a_call_and_of_a_run_names_its_lock_and_what_became_of_it() 
     import json
 
     accepted, skipped, started, holder = json.loads(attributes("import opentelemetry.trace"))
-
     assert accepted == {"redislock.key": "account:7", "redislock.outcome": "accepted"}
-    assert skipped == {
-        "redislock.key": "account:7",
-        "redislock.outcome": "skip",
-        "redislock.holder": holder,
-    }
+    assert skipped == {"redislock.key": "account:7", "redislock.outcome": "skip", "redislock.holder": holder}
     assert started == {"redislock.key": "account:8", "redislock.outcome": "started"}
 
 
 def test_opentelemetry_is_not_imported_by_us() -> None:
     """A program that does without it pays nothing."""
     program = "import sys, celery_redislock.publishing.publish; print('opentelemetry' in sys.modules)"
-
     assert subprocess.check_output([sys.executable, "-c", program], text=True, timeout=60) == "False\n"

@@ -21,38 +21,45 @@ def send(task: Any, **options: Any) -> Any:
     return task.apply_async((7,), task_id=TASK_ID, headers={TICK: A_TICK}, **options)
 
 
-def test_a_tick_has_an_identity_of_its_own_and_keeps_it() -> None:
-    """It follows from the entry and the moment: nothing else of a dead beat is left."""
-    other = tick_id(A_TICK.replace("nightly", "hourly"))
-
-    assert tick_id(A_TICK) == TASK_ID != other
+def test_a_tick_has_an_identity_of_its_own_and_only_its_message_has_that(shop: Shop) -> None:
+    """It follows from the entry and the moment. A body that passes its own headers on publishes a new job."""
+    assert tick_id(A_TICK) == TASK_ID != tick_id(A_TICK.replace("nightly", "hourly"))
     assert tick_token({TICK: A_TICK}, TASK_ID) == f"{TASK_ID}/{TASK_ID[-12:]}"
+    for headers, task_id in (
+        ({TICK: A_TICK}, "another"),
+        ({TICK: 5}, TASK_ID),
+        ({}, TASK_ID),
+        (None, TASK_ID),
+    ):
+        assert tick_token(headers, task_id) is None
+    task = shop.unique(body)
+    task.apply_async((8,), headers={TICK: A_TICK})
+    # An id is its caller's word on what is the same.
+    task.apply_async((9,), headers={TICK: A_TICK}, task_id="mine")
+    task.apply_async((10,), headers={TICK: Tick(A_TICK)}, task_id="mine too")
+    assert Tick.of({"headers": {TICK: Tick(A_TICK)}, "task_id": "mine"}) is None
+    messages = shop.messages()
+    assert messages[0].headers["id"] != TASK_ID
+    assert [message.headers["id"] for message in messages[1:]] == ["mine", "mine too"]
+    assert [carried(message).is_tick for message in messages] == [False] * 3
 
 
-@pytest.mark.parametrize(
-    ("headers", "task_id"),
-    [({TICK: A_TICK}, "another"), ({TICK: 5}, TASK_ID), ({}, TASK_ID), (None, TASK_ID)],
-)
-def test_only_the_message_of_a_tick_has_its_identity(headers: Any, task_id: str) -> None:
-    """A body that passes its own headers on, or another program's, publishes a new job."""
-    assert tick_token(headers, task_id) is None
+def test_a_tick_is_published_again_while_its_claim_is_there_and_else_skipped_without_a_state(
+    shop: Shop,
+) -> None:
+    """Law 2: the first beat may have died between the claim and the message.
 
-
-def test_a_tick_that_is_sent_again_while_its_claim_is_there_is_published_again(shop: Shop) -> None:
-    """Law 2: the first beat may have died between the claim and the message."""
+    Overlap is the task's own matter; nobody waits for the id of a tick, so none is stored.
+    """
     task = shop.unique(body)
     results = [send(task), send(task)]
     headers = [carried(message) for message in shop.messages()]
-
     assert [(each.id, each.is_duplicate) for each in results] == [(TASK_ID, False)] * 2
     assert headers[0] == headers[1]
     assert headers[0].is_tick
-    assert {hold.token for hold in shop.held().values()} == {headers[0].token}
-
-
-def test_a_tick_that_another_call_keeps_out_is_skipped_without_a_state(shop: Shop) -> None:
-    """Overlap is the task's own matter; nobody waits for the id of a tick, so none is stored."""
-    task = shop.unique(body)
+    ((key, held),) = shop.held().items()
+    assert held.token == headers[0].token
+    shop.store.force_release(key)
     holder = task.delay(7)
     skipped = send(task)
 
@@ -80,23 +87,8 @@ def test_a_retry_of_a_ticks_run_is_a_message_of_its_own(shop: Shop) -> None:
     assert shop.run(shop.receive(retry)) == 7
 
 
-def test_a_call_of_a_body_that_copies_a_ticks_headers_is_a_new_job(shop: Shop) -> None:
-    """A child that copied its parent's headers is no tick."""
-    task = shop.unique(body)
-    task.apply_async((8,), headers={TICK: A_TICK})
-    task.apply_async((9,), headers={TICK: A_TICK}, task_id="mine")
-    first, second = shop.messages()
-
-    assert first.headers["id"] != TASK_ID
-    assert second.headers["id"] == "mine"
-    assert not carried(first).is_tick
-    assert not carried(second).is_tick
-
-
 @pytest.mark.parametrize("is_imported", [True, False], ids=["imported by beat", "by its name"])
-def test_a_copy_of_a_tick_that_has_run_does_nothing_and_releases_its_claim(
-    shop: Shop, is_imported: bool
-) -> None:
+def test_a_copy_of_a_tick_that_has_run_only_releases_its_claim(shop: Shop, is_imported: bool) -> None:
     """Law 8, acknowledged early as well; also where beat knows the task by its name only."""
     runs: list[str] = []
     task = shop.noting(runs, lambda task: task.request.id, lock_key=KEY)
@@ -107,12 +99,9 @@ def test_a_copy_of_a_tick_that_has_run_does_nothing_and_releases_its_claim(
             options: Any = {"task_id": TASK_ID, "headers": {TICK: A_TICK}}
             Task.apply_async(task, (7,), **options)
         shop.run(shop.receive(shop.message()))
-
     assert runs == [TASK_ID]
     assert shop.held() == {}
 
-
-# --- one tick, several messages --------------------------------------------------------------
 
 #: What tells the messages of two tenants apart.
 APART: Mapping[str, Callable[[str], dict[str, Any]]] = {
@@ -144,7 +133,6 @@ def test_each_message_of_a_tick_has_an_identity_that_is_the_same_in_whatever_ord
     """Law 2: the first of another beat may be another tenant's; equal ones are told by their number."""
     task = shop.unique(body, lock="while_executing")
     eu, us, again = publish_for(["eu", "us", "eu"], task, apart)
-
     assert len({eu, us, again}) == 3
     assert publish_for(["us", "eu", "eu"], task, apart) == [us, eu, again]
     assert publish_for(["eu"], task, apart) == [eu]
@@ -158,7 +146,6 @@ def test_messages_of_two_tasks_of_one_tick_have_two_identities(shop: Shop) -> No
         shop.unique(body, name=name, **options).apply_async((7,), headers={TICK: tick})
         for name in ("shop.one", "shop.other")
     ]
-
     assert len({result.id for result in results}) == 2
 
 
@@ -175,35 +162,5 @@ def test_each_message_of_a_tick_runs_once_though_two_beats_send_all(shop: Shop, 
             assert carried(message).is_tick
             assert carried(message).token == tick_token(message.headers, message.headers["id"])
             shop.run(shop.receive(message))
-
     assert runs == [1, 2]
     assert shop.held() == {} or lock == "until_expired"
-
-
-@pytest.mark.parametrize("lock", ["until_executed", "until_and_while_executing"])
-def test_a_message_of_a_tick_holds_its_lock_under_its_own_id(shop: Shop, lock: str) -> None:
-    """So that a revoke, a skip's answer and the commands find it."""
-    task = shop.unique(body, lock=lock)
-    tick = Tick(A_TICK)
-    result = task.apply_async((7,), headers={TICK: tick})
-
-    assert [hold.owner for hold in shop.held().values()] == [result.id]
-    assert shop.message().headers["id"] == result.id == tick.ids[0]
-
-
-def test_a_message_of_a_tick_keeps_an_id_that_its_caller_gives(shop: Shop) -> None:
-    """It is the caller's word on what is the same."""
-    task = shop.unique(body)
-    task.apply_async((7,), task_id="mine", headers={TICK: Tick(A_TICK)})
-    message = shop.message()
-
-    assert message.headers["id"] == "mine"
-    assert not carried(message).is_tick
-
-
-def test_a_message_whose_task_id_is_given_keeps_it() -> None:
-    """A tick gives an identity where there is none."""
-    headers = {TICK: Tick("tick")}
-
-    assert Tick.of({"headers": headers}) is not None
-    assert Tick.of({"headers": headers, "task_id": "mine"}) is None

@@ -12,6 +12,5 @@ def test_what_is_told_of_the_arguments_ends_what_it_will_say() -> None:
     lives = (30.0, 3600.0, None, None, Says())
     lock = TaskLock(MemoryStore(), "shop.sync", *lives, "account:7", "t1", told=',"args":"0a1b"')
     facts = facts_of_turn(lock)
-
     assert facts.endswith(',"args":"0a1b"}')
     assert json.loads(facts)["line"] == 1

@@ -59,7 +59,6 @@ def test_a_retry_is_published_at_once_under_its_own_token_and_noted_after_that(
 ) -> None:
     """Law 7: no death of the child loses it. It asks nothing; its claim is made when the body has unwound."""
     seen = followed(shop, monkeypatch, way, task_id=task_id)
-
     header = carried(shop.message())
     first = seen["first"].token
     assert header == Message("account:7", header.token, claimed=True, must_run=True, opened_by=first)
@@ -85,7 +84,6 @@ def test_what_follows_a_run_travels_as_claimed_in_every_scope(
 ) -> None:
     """What was accepted once is never a duplicate. Where the run holds nothing, its retry takes a claim."""
     seen = followed(shop, monkeypatch, "retry", lock=lock)
-
     header = carried(shop.message())
     assert (header.claimed, header.must_run) == (True, True)
     assert header.stands_for_period is (lock == "until_expired")
@@ -94,9 +92,7 @@ def test_what_follows_a_run_travels_as_claimed_in_every_scope(
 
 
 @pytest.mark.parametrize("trouble", ["a newcomer", "no server"])
-def test_a_retry_that_can_have_no_claim_is_published_without_one(
-    shop: Shop, monkeypatch: Any, trouble: str
-) -> None:
+def test_a_retry_that_can_have_no_claim_goes_without_one(shop: Shop, monkeypatch: Any, trouble: str) -> None:
     """Law 7 before law 9: a retry is never lost, and never skipped, for the lock's sake."""
 
     def before() -> None:
@@ -106,7 +102,6 @@ def test_a_retry_that_can_have_no_claim_is_published_without_one(
             shop.store.acquire("account:7", "newcomer/x", 30, facts='{"state": "queued"}')
 
     seen = followed(shop, monkeypatch, "retry", before=before, lock="until_executing")
-
     header = carried(shop.message())
     assert (header.claimed, header.must_run) == (False, True)
     assert (seen["after"] and seen["after"].owner) == (None if trouble == "no server" else "newcomer")
@@ -128,7 +123,6 @@ def test_a_replacement_with_another_key_takes_its_own_lock(shop: Shop, lock: str
         shop.store.acquire("account:8", "somebody/x", 30, facts='{"state": "running"}', period=90)
     if meets == "a period":
         shop.store.release("account:8", "somebody/x")
-
     shop.run(request)
 
     claims = lock != "while_executing" and meets == "nobody"
@@ -161,9 +155,7 @@ def test_what_is_published_beside_the_body_keeps_or_gets_a_claim(shop: Shop, whe
     task = shop.unique(body, base=Again, lock_key="account:{account_id}", when=when)
     task.apply_async((7,), task_id="same")
     first = shop.message()
-
     shop.run(shop.receive(first))
-
     header = carried(shop.message())
     assert header == Message("account:7", header.token, claimed=True, must_run=True)
     assert (header.token == carried(first).token) is (when == "before")

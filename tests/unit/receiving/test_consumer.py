@@ -11,7 +11,7 @@ from celery_redislock import LockLost
 from celery_redislock.receiving import consumer
 from celery_redislock.receiving.consumer import Revoked, Unreceived
 from celery_redislock.store.memory import MemoryStore
-from tests.unit.shop import SCOPES, Shop, body
+from tests.unit.shop import Shop, body
 
 
 @pytest.fixture
@@ -37,33 +37,7 @@ def listening(app: Any, **commands: Any) -> Any:
     return node
 
 
-def test_claims_of_revoked_ids_are_released_and_nothing_else(shop: Shop, caplog: Any) -> None:
-    """Laws 2 and 3: a run and a period end by themselves, and the claims of other ids stay."""
-    task = shop.unique(body, lock_period=50)
-    expired = shop.unique(body, name="shop.expired", **SCOPES["until_expired"])
-    for number, task_id in enumerate(("revoked", "too", "mine")):
-        task.apply_async((number,), task_id=task_id)
-    shop.messages()
-    expired.apply_async((7,), task_id="revoked")
-    shop.store.acquire("its run", "revoked/r", 30, facts='{"state": "running"}')
-    shop.store.acquire("a foreign lock", "revoked", 30, facts="{}")
-    caplog.set_level("INFO", logger="celery_redislock")
-
-    Revoked(shop.app).release_claims({"revoked", "too", "unknown"})
-
-    left = {hold.name: hold.owner for hold in shop.held().values()}
-    claims = {task.lock_for(2).key: "mine", expired.lock_for(7).key: "revoked"}
-    assert left == {**claims, "its run": "revoked", "a foreign lock": "revoked"}
-    assert sorted(line.split(" on ")[0] for line in caplog.messages if "released" in line) == [
-        "released the claim of revoked",
-        "released the claim of too",
-    ]
-    assert [task.delay(number).is_duplicate for number in range(3)] == [False, False, True]
-
-
-def test_many_revocations_cost_one_look_and_none_waits_for_it(
-    shop: Shop, monkeypatch: Any, threads: list[Any]
-) -> None:
+def test_many_revocations_cost_one_look_unawaited(shop: Shop, monkeypatch: Any, threads: list[Any]) -> None:
     """Law 10; ids come alone and in lists, as texts and as numbers."""
     shop.unique(body)
     looked: list[set[str]] = []
@@ -72,7 +46,6 @@ def test_many_revocations_cost_one_look_and_none_waits_for_it(
     node = listening(
         shop.app, revoke=lambda state, **given: said.append((state, given)) or "ok", terminate=None
     )
-
     for task_id in ("a", ["b", 3], None, []):
         assert node.handlers["revoke"]("state", task_id=task_id, terminate=True) == "ok"
 
@@ -85,9 +58,7 @@ def test_many_revocations_cost_one_look_and_none_waits_for_it(
     assert said[0] == ("state", {"task_id": "a", "terminate": True})
 
 
-def test_a_look_that_fails_ends_no_later_one(
-    shop: Shop, monkeypatch: Any, caplog: Any, threads: list[Any]
-) -> None:
+def test_a_failed_look_ends_no_other(shop: Shop, monkeypatch: Any, caplog: Any, threads: list[Any]) -> None:
     """Law 9: it is logged."""
     shop.unique(body, lock_key="account:7").apply_async((7,), task_id="a")
     node = listening(shop.app, revoke=lambda _state, **_: "ok", terminate=lambda _state, **_: "ok")
@@ -112,12 +83,10 @@ def test_an_app_without_unique_tasks_or_locks_listens_to_nothing(shop: Shop, mon
     commands = {"revoke": str, "terminate": str}
     plain = SimpleNamespace(tasks={"plain": shop.app.tasks["celery.chain"]})
     assert listening(plain, **commands).handlers == commands
-
     shop.unique(body)
     node = listening(shop.app, **commands)
     assert node.handlers["revoke"] is not str
     assert commands["revoke"] is str
-
     shop.app.conf.redislock_enabled = False
     monkeypatch.setattr(shop.store, "release_claims", None)
     Revoked(shop.app).release_claims({"a"})

@@ -1,20 +1,21 @@
-"""A message in hand: where each event takes it, what is no transition, and threads that meet."""
+"""A message in hand, and a run: what is no transition, and threads that meet.
+
+What each event leaves: ``tests/unit/running/test_lives.py``. There a transition that is not foreseen fails.
+"""
 
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
-from billiard.exceptions import TimeLimitExceeded, WorkerLostError
-from celery.exceptions import Reject
+from billiard.exceptions import WorkerLostError
 
-from celery_redislock.publishing import promote
 from celery_redislock.receiving import line
 from celery_redislock.receiving.request import LockRequest
-from celery_redislock.running import transition
-from celery_redislock.testing import hold
+from celery_redislock.running import life, transition
 from tests.unit.shop import ANOTHER_PROCESS, KEY, Shop, body, einfo, revoke
 
 Event = Callable[[LockRequest], object]
@@ -36,57 +37,12 @@ def succeed(request: LockRequest) -> None:
     request.on_success((False, 7, 0.1))
 
 
-def time_out(request: LockRequest) -> None:
-    request.on_timeout(False, 1.0)
-
-
-look, killed, failed = LockRequest.begin_renewal, fail(WorkerLostError("killed")), fail(ValueError("failed"))
-
-#: What happens to a message in hand, in order, and where it is then.
-LIVES: dict[str, tuple[list[Event], str]] = {
-    "received": ([], "received"),
-    "looked at": ([look, look], "received"),
-    "started here": ([accept_here, look], "runs here"),
-    "started elsewhere": ([look, accept, look], "runs elsewhere"),
-    "succeeded": ([accept, succeed, look], "over"),
-    "failed": ([accept, failed], "over"),
-    "refused by the pool": ([failed], "over"),
-    "requeued": ([accept, fail(Reject(requeue=True))], "handed back"),
-    "killed, told twice": ([look, accept, killed, killed], "handed back"),
-    "revoked": ([revoke], "handed back"),
-    "timed out here": ([accept_here, time_out], "over"),
-    "timed out elsewhere": ([accept, time_out], "ending"),
-    "timed out, and failed": ([accept, time_out, fail(TimeLimitExceeded(1))], "handed back"),
-    "failed, and timed out": ([accept, fail(TimeLimitExceeded(1)), time_out], "handed back"),
-    "accepted when it is over": ([succeed, accept], "over"),
-}
+killed = fail(WorkerLostError("killed"))
 
 
 def received(shop: Shop) -> LockRequest:
     shop.unique(body, lock_key=KEY, acks_late=True).apply_async((7,), task_id="t1")
     return shop.receive()
-
-
-@pytest.mark.parametrize(("events", "state"), LIVES.values(), ids=LIVES)
-def test_each_event_has_its_transition(shop: Shop, events: list[Event], state: str) -> None:
-    """Whatever Celery tells of a message, and in whatever order it may."""
-    request = received(shop)
-
-    for event in events:
-        event(request)
-
-    assert request.state == state
-
-
-def test_one_that_was_refused_its_lock_is_parked(shop: Shop) -> None:
-    promote.install(shop.app, shop.store)
-    task = shop.unique(body, lock_key=KEY, lock="while_executing")
-    with hold(task, 7):
-        task.delay(7)
-        request = shop.receive()
-        shop.run(request)
-
-    assert request.state == "parked"
 
 
 @pytest.mark.parametrize(
@@ -99,9 +55,14 @@ def test_what_cannot_happen_is_an_error_here(shop: Shop, before: list[Event], ev
     request = received(shop)
     for each in before:
         each(request)
-
     with pytest.raises(AssertionError, match="no such transition"):
         event(request)
+
+
+def test_what_cannot_happen_to_a_run_is_an_error_too() -> None:
+    """As to a message."""
+    with pytest.raises(AssertionError, match="its body ends, and was 'not begun': no such transition"):
+        life.END[life.NOT_BEGUN]
 
 
 def test_in_a_worker_what_cannot_happen_is_logged_and_changes_no_state(
@@ -111,9 +72,7 @@ def test_in_a_worker_what_cannot_happen_is_logged_and_changes_no_state(
     monkeypatch.setattr(transition, "report", transition.log)
     request = received(shop)
     accept(request)
-
     accept(request)
-
     (record,) = (record for record in caplog.records if record.name == "celery_redislock")
     assert record.levelno == logging.ERROR
     assert "it starts elsewhere" in record.message
@@ -134,18 +93,14 @@ class Meanwhile:
         return is_there
 
 
-def test_one_that_is_parked_as_the_one_before_it_ends_is_woken(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_is_parked_as_the_one_before_it_ends_is_woken(shop: Shop, monkeypatch: Any) -> None:
     """Whichever thread comes first."""
     request = received(shop)
     accept_here(request)
     ends = threading.Thread(target=succeed, args=(request,))
     monkeypatch.setattr(line, "SETTLED", Meanwhile(line.SETTLED, ends))
     shop.store.calls.clear()
-
     line.wake_at_end(request)
     ends.join(60)
-
     assert request.state == "over"
     assert shop.store.calls == ["release"]

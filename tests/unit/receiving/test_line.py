@@ -42,7 +42,6 @@ def test_who_comes_stands_behind_the_last_one_whose_end_was_not_heard() -> None:
     """One that has ended, and one that nobody has any more, are in no hand."""
     first, second, third = note("a"), note("a"), note("a")
     assert line.last("a") is third
-
     third.state = "ending"
     assert line.last("a") is second
     del second
@@ -56,7 +55,6 @@ def test_those_in_hand_know_the_first_one_parked_behind_them() -> None:
     line.put("t3", "a")
     third = note("a")
     line.put("t4", "a")
-
     assert [each.first_behind for each in (first, second, third)] == ["t3", "t3", "t4"]
     line.put("t2", "a", second)
     assert [each.first_behind for each in (first, second, third)] == ["t2", "t3", "t4"]
@@ -67,17 +65,13 @@ def test_one_that_nobody_has_any_more_hides_none_of_those_behind_it() -> None:
     first, second = note("a"), note("a")
     del first
     line.put("t3", "a")
-
     assert second.first_behind == "t3"
 
 
-def test_a_key_is_busy_for_a_while_after_a_message_of_it_was_parked(
-    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_is_busy_for_a_while_after_one_was_parked(clock: ManualClock, monkeypatch: Any) -> None:
     """Others may come behind that one; what nobody waits for is forgotten."""
     monkeypatch.setattr(line, "boottime", clock)
     line.is_parked("a")
-
     clock.advance(line.LATELY - 0.1)
     assert line.was_parked_lately("a")
     assert "a" in line.busy
@@ -91,9 +85,7 @@ def test_keys_of_which_nothing_is_in_hand_make_room_for_others(monkeypatch: Any)
     monkeypatch.setattr(line, "MOST_KEYS", 2)
     kept = note("kept")
     line.is_parked("parked")
-
     another = note("another")
-
     assert set(line.busy) == {"kept", "another"}
     assert line.last("kept") is kept
     third = note("third")

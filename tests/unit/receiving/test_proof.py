@@ -70,27 +70,17 @@ def homes(store: MemoryStore) -> list[str]:
     return store.home.split("\n")
 
 
-def test_two_spellings_of_one_broker_are_one_home(worker: Callable[[], MemoryStore]) -> None:
-    broker, first, second = Broker(), worker(), worker()
-
-    prove(first, HERE, broker)
-    prove(second, THERE, broker)
-    prove(first, HERE, broker)
-
-    assert homes(first) == [HERE, THERE]
-    assert homes(second) == [THERE, HERE]
-    assert len(broker.names) == 1
-
-
-def test_two_brokers_are_two_homes(worker: Callable[[], MemoryStore]) -> None:
-    first, second = worker(), worker()
-    a, b = Broker(), Broker()
-
+@pytest.mark.parametrize("is_one", [True, False])
+def test_two_spellings_of_one_broker_are_one_home(worker: Callable[[], MemoryStore], is_one: bool) -> None:
+    """And two brokers are two."""
+    first, second, broker = worker(), worker(), Broker()
+    other = broker if is_one else Broker()
     for _ in range(2):
-        prove(first, HERE, a)
-        prove(second, THERE, b)
-
-    assert (homes(first), homes(second)) == ([HERE], [THERE])
+        prove(first, HERE, broker)
+        prove(second, THERE, other)
+    assert homes(first) == [HERE, THERE][: 1 + is_one]
+    assert homes(second) == [THERE, HERE][: 1 + is_one]
+    assert len(broker.names) == 1
 
 
 @pytest.mark.parametrize("spelling", [HERE, THERE])
@@ -108,7 +98,6 @@ def test_two_that_prove_for_the_first_time_at_once_agree(
     for _ in range(2):
         prove(first, spelling, broker)
         prove(second, HERE, broker)
-
     assert set(homes(first)) == set(homes(second)) == {HERE, spelling}
     assert homes(first)[0] == spelling
     assert caplog.records == []
@@ -120,12 +109,10 @@ def test_one_that_may_declare_is_enough_for_a_fleet(worker: Callable[[], MemoryS
     prove(first, HERE, broker)
     prove(second, THERE, broker)
     assert (homes(first), homes(second)) == ([HERE], [THERE])
-
     broker.may_declare = True
     prove(second, THERE, broker)
     broker.may_declare = False
     prove(first, HERE, broker)
-
     assert homes(first) == [HERE, THERE]
 
 
@@ -136,81 +123,62 @@ def test_where_nothing_can_be_proved_the_spelling_counts(
     """Other workers know that it is served, and what they have proved of it stays."""
     store = worker()
     prove(store, HERE, broker)
-
     assert homes(store) == [HERE]
     assert store.homes()[HERE].is_living
-
     store.homes(HERE, "x")
     store.homes(THERE, "x")
     prove(store, HERE, broker)
-
     assert homes(store) == [HERE, THERE]
     assert store.homes()[HERE].name == "x"
 
 
-class TestTwoBehindOne:
-    """Two brokers behind one spelling, as in two networks."""
-
-    @pytest.mark.parametrize("may_declare", [True, False])
-    def test_the_second_one_has_a_home_of_its_own_and_tells(
-        self, worker: Callable[[], MemoryStore], caplog: Any, *, may_declare: bool
-    ) -> None:
-        """Also where it can prove nothing; whoever has its broker by another spelling serves both."""
-        first, second, third = worker(), worker(), worker()
-        prove(first, HERE, Broker())
-        broker = Broker(may_declare=may_declare)
-        for _ in range(2):
-            prove(second, HERE, broker)
-        prove(third, THERE, broker)
-
-        assert homes(first) == [HERE]
-        assert second.own_home.startswith(f"{HERE}#")
-        assert HERE not in homes(second) + homes(third)
-        assert (second.own_home in homes(third)) == may_declare
-        (record,) = caplog.records
-        assert (record.levelname, HERE in record.getMessage()) == ("WARNING", True)
-
-    def test_the_first_one_keeps_the_spelling(self, worker: Callable[[], MemoryStore]) -> None:
-        a, b = Broker(), Broker()
-        first, second = worker(), worker()
-        for _ in range(3):
-            prove(first, HERE, a)
-            prove(second, HERE, b)
-
-        assert homes(first) == [HERE]
-
-    def test_a_minute_after_the_last_of_the_others_it_takes_over(
-        self, worker: Callable[[], MemoryStore], clock: AheadClock
-    ) -> None:
-        """The other broker is gone, or it is one that has lost its data: what waits goes on."""
-        broker, first, second = Broker(), worker(), worker()
-        prove(first, HERE, broker)
-        broker.names.clear()
-        for store in (first, second):
-            prove(store, HERE, broker)
-        assert HERE not in homes(first) + homes(second)
-
-        clock.advance(LIVES)
-        own = first.own_home
-        for store in (first, second):
-            prove(store, HERE, broker)
-
-        assert homes(first) == homes(second) == [HERE, own]
-
-
-def test_a_command_learns_which_home_it_has_and_notes_nothing(
-    worker: Callable[[], MemoryStore],
+@pytest.mark.parametrize("may_declare", [True, False])
+def test_of_two_behind_one_spelling_the_second_has_a_home_of_its_own_and_tells(
+    worker: Callable[[], MemoryStore], caplog: Any, *, may_declare: bool
 ) -> None:
+    """As in two networks. Also where it can prove nothing; who spells its broker otherwise serves both."""
+    first, second, third = worker(), worker(), worker()
+    of_first = Broker()
+    broker = Broker(may_declare=may_declare)
+    for _ in range(2):
+        prove(first, HERE, of_first)
+        prove(second, HERE, broker)
+    prove(third, THERE, broker)
+
+    assert homes(first) == [HERE]
+    assert second.own_home.startswith(f"{HERE}#")
+    assert HERE not in homes(second) + homes(third)
+    assert (second.own_home in homes(third)) == may_declare
+    (record,) = caplog.records
+    assert (record.levelname, HERE in record.getMessage()) == ("WARNING", True)
+
+
+def test_a_minute_after_the_last_of_the_others_one_takes_over_their_spelling(
+    worker: Callable[[], MemoryStore], clock: AheadClock
+) -> None:
+    """The other broker is gone, or it is one that has lost its data: what waits goes on."""
+    broker, first, second = Broker(), worker(), worker()
+    prove(first, HERE, broker)
+    broker.names.clear()
+    for store in (first, second):
+        prove(store, HERE, broker)
+    assert HERE not in homes(first) + homes(second)
+    clock.advance(LIVES)
+    own = first.own_home
+    for store in (first, second):
+        prove(store, HERE, broker)
+    assert homes(first) == homes(second) == [HERE, own]
+
+
+def test_a_command_learns_which_home_it_has_and_notes_nothing(worker: Callable[[], MemoryStore]) -> None:
     """It is no worker: it may be the only process of that spelling."""
     broker, store, command = Broker(), worker(), worker()
     prove(store, HERE, broker)
     proofs = store.homes()
-
     look_up(command, THERE, broker)
     assert homes(command) == [THERE]
     look_up(command, HERE, Broker())
     assert homes(command) == [f"{HERE}#"]
-
     assert store.homes().keys() == proofs.keys()
 
 
@@ -222,68 +190,65 @@ def shop_with_task(shop: Shop) -> Shop:
     return shop
 
 
-class TestWorker:
-    """What a worker proves, and when."""
+def new_prover(shop: Shop, clock: AheadClock) -> Prover:
+    """Let a worker prove for the first time."""
+    prover = Prover(shop.app, shop.store, clock)
+    prover.prove()
+    return prover
 
-    def prover(self, shop: Shop, clock: AheadClock) -> Prover:
-        prover = Prover(shop.app, shop.store, clock)
+
+def has_proved(shop: Shop) -> bool:
+    """Whether it has proved its own home since this was asked last."""
+    found = {*shop.store.homes()}
+    shop.store._proofs.clear()
+    assert found <= {shop.store.own_home}
+    return bool(found)
+
+
+def test_a_worker_proves_each_twenty_seconds_and_when_it_has_connected_anew(shop_with_task: Shop) -> None:
+    """It may be with another broker then."""
+    shop, clock = shop_with_task, AheadClock()
+    prover = new_prover(shop, clock)
+    assert has_proved(shop)
+    for seconds, expected in ((19.9, False), (0.2, True), (19.9, False), (0.2, True)):
+        clock.advance(seconds)
         prover.prove()
-        return prover
+        assert has_proved(shop) is expected
 
-    def proofs(self, shop: Shop) -> set[str]:
-        """What was proved since this was asked last."""
-        found = {*shop.store.homes()}
-        shop.store._proofs.clear()
-        return found
+    prover.stop()
+    prover.prove()
+    assert not has_proved(shop)
+    prover.start()
+    prover.prove()
+    assert has_proved(shop)
 
-    def test_it_proves_each_twenty_seconds(self, shop_with_task: Shop) -> None:
-        shop, clock = shop_with_task, AheadClock()
-        prover = self.prover(shop, clock)
-        assert self.proofs(shop) == {shop.store.own_home}
 
-        for seconds, expected in ((19.9, 0), (0.2, 1), (19.9, 0), (0.2, 1)):
-            clock.advance(seconds)
-            prover.prove()
-            assert len(self.proofs(shop)) == expected
+@pytest.mark.parametrize("fails", ["connect", "broker_of"])
+def test_a_broker_without_an_answer_is_asked_as_seldom(
+    shop_with_task: Shop, monkeypatch: Any, fails: str
+) -> None:
+    """It keeps no worker from starting, and no line from being looked at; the spelling counts."""
+    shop, clock = shop_with_task, AheadClock()
+    home = shop.store.home
+    asked: list[float] = []
 
-    def test_it_proves_again_when_the_consumer_has_connected(self, shop_with_task: Shop) -> None:
-        """It may be with another broker then."""
-        shop = shop_with_task
-        prover = self.prover(shop, AheadClock())
-        self.proofs(shop)
+    def fail(*_: object) -> None:
+        asked.append(round(clock() - began))
+        raise OSError("no broker")
 
-        prover.stop()
+    began = clock()
+    monkeypatch.setattr(proof, fails, fail)
+    prover = new_prover(shop, clock)
+    for _ in range(25):
+        clock.advance(2.0)
         prover.prove()
-        assert self.proofs(shop) == set()
-        prover.start()
-        prover.prove()
-        assert self.proofs(shop) == {shop.store.own_home}
 
-    @pytest.mark.parametrize("fails", ["connect", "broker_of"])
-    def test_a_broker_that_does_not_answer_is_asked_as_seldom(
-        self, shop_with_task: Shop, monkeypatch: Any, fails: str
-    ) -> None:
-        """It keeps no worker from starting, and no line from being looked at; the spelling counts."""
-        shop, clock = shop_with_task, AheadClock()
-        home = shop.store.home
-        asked: list[float] = []
+    assert asked == [0, 20, 40]
+    assert shop.store.home == home
 
-        def fail(*_: object) -> None:
-            asked.append(round(clock() - began))
-            raise OSError("no broker")
 
-        began = clock()
-        monkeypatch.setattr(proof, fails, fail)
-        prover = self.prover(shop, clock)
-        for _ in range(25):
-            clock.advance(2.0)
-            prover.prove()
-
-        assert asked == [0, 20, 40]
-        assert shop.store.home == home
-
-    def test_where_the_lock_server_is_the_broker_nothing_is_asked(self, shop: Shop, monkeypatch: Any) -> None:
-        shop.unique(body)
-        monkeypatch.setattr(proof, "connect", raising(AssertionError()))
-
-        self.prover(shop, AheadClock())
+def test_where_the_lock_server_is_the_broker_nothing_is_asked(shop: Shop, monkeypatch: Any) -> None:
+    """Law 10."""
+    shop.unique(body)
+    monkeypatch.setattr(proof, "connect", raising(AssertionError()))
+    new_prover(shop, AheadClock())

@@ -10,7 +10,7 @@ from celery_redislock.receiving import renewal as module
 from celery_redislock.receiving.renewal import UNRENEWED, Unrenewed
 from tests.facts import wait_until
 from tests.forks import gets_through
-from tests.unit.shop import let_nobody_look
+from tests.unit.shop import let_nobody_look, raising
 
 
 class Delivery:
@@ -37,7 +37,6 @@ def test_what_was_there_at_the_last_look_leaves_once(unrenewed: Unrenewed) -> No
     """Law 10: no look is at what has left, however much a worker has prefetched."""
     left: list[str] = []
     first, second = Delivery(left, "first"), Delivery(left, "second")
-
     unrenewed.add(first)
     unrenewed.look()
     unrenewed.add(second)
@@ -46,7 +45,6 @@ def test_what_was_there_at_the_last_look_leaves_once(unrenewed: Unrenewed) -> No
     assert left == ["first"]
     for _ in range(3):
         unrenewed.look()
-
     assert left == ["first", "second"]
     assert len(unrenewed._queue) == 1
 
@@ -56,28 +54,20 @@ def test_what_nobody_refers_to_any_more_is_gone(unrenewed: Unrenewed) -> None:
     left: list[str] = []
     unrenewed.add(Delivery(left))
     gc.collect()
-
     unrenewed.look()
     unrenewed.look()
-
     assert left == []
 
 
 @pytest.mark.parametrize("error", [ValueError("unforeseen"), SystemExit("unforeseen")], ids=repr)
 def test_an_error_costs_one_delivery_only(unrenewed: Unrenewed, caplog: Any, error: BaseException) -> None:
     """Nor does it end the thread, without which nothing would be renewed any more."""
-
-    def fail() -> None:
-        raise error
-
     left: list[str] = []
-    broken, other = Delivery(left, "broken", fail), Delivery(left, "other")
+    broken, other = Delivery(left, "broken", raising(error)), Delivery(left, "other")
     unrenewed.add(broken)
     unrenewed.add(other)
-
     unrenewed.look()
     unrenewed.look()
-
     assert left == ["broken", "other"]
     assert "could not begin to renew" in caplog.text
 
@@ -90,7 +80,6 @@ def test_its_thread_looks_again_and_again(monkeypatch: pytest.MonkeyPatch) -> No
         deliveries = [Delivery(left, f"{lap}") for _ in range(50)]
         for delivery in deliveries:
             unrenewed.add(delivery)
-
         assert wait_until(lambda: len(left) == 50 * (lap + 1), 10)  # noqa: B023  awaited here
 
 

@@ -4,14 +4,12 @@ What is left of a message however it ends: ``tests/unit/running/test_lives.py``.
 """
 
 import gc
-import json
 import os
 import sys
 import time
 import weakref
 from collections.abc import Callable
 from functools import partial
-from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -78,9 +76,6 @@ def token_of(request: LockRequest) -> str:
     return carried(request.message).token
 
 
-# --- receipt ---------------------------------------------------------------------------------
-
-
 def test_every_delivery_is_a_run_with_a_token_of_its_own_that_leaks_into_no_message(shop: Shop) -> None:
     """Law 1: a redelivery is another run. At the top level its token would leak into a retry's headers."""
     tokens: list[str] = []
@@ -96,7 +91,6 @@ def test_every_delivery_is_a_run_with_a_token_of_its_own_that_leaks_into_no_mess
     headers = dict(message.headers)
     properties = dict(message.properties)
     of_celery = {"properties", "reply_to", "correlation_id", "hostname", "delivery_info", "args", "kwargs"}
-
     request = shop.receive(message)
     shop.run(request)
     shop.run(shop.receive(message, redelivered=True))
@@ -107,9 +101,6 @@ def test_every_delivery_is_a_run_with_a_token_of_its_own_that_leaks_into_no_mess
     assert set(shop.message().headers) == set(headers)
     assert [token.partition("/")[0] for token in tokens] == ["t1", "t1"]
     assert len({*tokens, carried(message).token}) == 3
-
-
-# --- what waits here -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -141,62 +132,32 @@ def test_the_claim_of_a_waiting_message_is_renewed_as_long_as_it_can_run(
     kept = delivered(shop, call, **{"lock_queue_ttl": 100, **options})
     claims = {(KEY, token) for token, _ in shop.states()}
     shop.store.calls.clear()
-
     shop.renewed()
     renewed = let_pass(250)
-
     assert ([second for second, _ in renewed], kept.id) == (seconds, "t1")
     assert {(term.name, term.token) for _, term in renewed} <= claims
     assert [term.ttl for _, term in renewed] == pytest.approx([ttl] * len(seconds), abs=1)
     assert shop.store.calls == ["renew"] * len(seconds)
 
 
-@pytest.mark.parametrize("lock", ["until_executed", "while_executing"])
-def test_the_claim_of_a_waiting_retry_is_renewed_in_every_scope(shop: Shop, lock: str) -> None:
-    """Law 7: for its countdown and ``lock_queue_ttl``."""
-
-    def again(self: Any, account_id: int) -> None:
-        raise self.retry(countdown=10)
-
-    shop.unique(again, bind=True, lock_key=KEY, lock=lock, lock_queue_ttl=100).delay(7)
-    began = time.time()
-    shop.run()
-    request = shop.receive()
-    ttl = shop.renewed()[token_of(request)].term.ttl
-
-    # What is left of the countdown; the message says when that ends.
-    assert 110 - (time.time() - began) - 0.01 <= ttl <= 110
-
-
 def test_the_claim_of_a_message_that_the_pool_has_is_renewed_whenever_it_expires(shop: Shop) -> None:
     """It runs in its turn, however late: pools of threads and of greenlets take all that is received."""
     request = delivered(shop, {"expires": 60}, lock_queue_ttl=100)
     request._apply_result = lambda: None
-
     lease = shop.renewed()[token_of(request)]
-
     assert (lease.term.ttl, lease.max_hold) == (100, float("inf"))
 
 
-@pytest.mark.parametrize("call", [{}, {"lock_ttl": 20}], ids=str)
-def test_a_claim_of_a_short_ttl_is_renewed_at_once(shop: Shop, monkeypatch: Any, call: Any) -> None:
-    """It would not live until others that were received with it have lasted."""
+def test_what_has_a_short_ttl_is_renewed_at_once(shop: Shop, monkeypatch: Any) -> None:
+    """Law 1: it would not live until others that were received with it have lasted."""
     firsts: list[float] = []
-    monkeypatch.setattr(watchdog_of(shop.store), "watch", lambda _lease, *, first, **_: firsts.append(first))
-    kept = delivered(shop, call, lock_queue_ttl=6)
-
-    assert (firsts, kept.id) == ([0.5], "t1")
-
-
-@pytest.mark.parametrize("options", [{"lock_ttl": 0.6}, {"call": {"lock_ttl": 0.6}}], ids=str)
-def test_a_lease_of_a_short_ttl_is_renewed_at_once(shop: Shop, options: dict[str, Any]) -> None:
-    """Law 1: likewise."""
-    request = delivered(shop, **options)
-
-    request.on_accepted(ANOTHER_PROCESS, time.monotonic())
-
+    with monkeypatch.context() as patch:
+        patch.setattr(watchdog_of(shop.store), "watch", lambda _lease, *, first, **_: firsts.append(first))
+        kept = delivered(shop, {"lock_ttl": 0.6}, lock_queue_ttl=6)
+    assert firsts == [0.5]
+    kept.on_accepted(ANOTHER_PROCESS, time.monotonic())
     (lease,) = shop.renewed_already().values()
-    assert lease.token != token_of(request)
+    assert lease.token != token_of(kept)
     assert lease.due - boottime() < 0.3
 
 
@@ -204,34 +165,9 @@ def test_what_is_switched_off_asks_nothing(shop: Shop) -> None:
     """``redislock_enabled``: neither while it waits nor for a dead child."""
     shop.app.conf.redislock_enabled = False
     request = delivered(shop)
-
     request.on_accepted(ANOTHER_PROCESS, time.monotonic())
     request.on_failure(einfo(LOST))
-
     assert (shop.renewed(), shop.store.calls) == ({}, [])
-
-
-@pytest.mark.parametrize("key", ["\ud800", KEY])
-def test_a_header_that_no_server_could_take_harms_nobody(shop: Shop, key: str) -> None:
-    """Laws 1 and 3: each renewal it is part of would fail, and cost this process all its locks.
-
-    The message runs as one without a header, by its task's own options.
-    """
-    shop.unique(body, lock_key=KEY).apply_async((7,), task_id="t1")
-    message = shop.message()
-    shop.store.force_release(KEY)
-    token = "t1/x" if key != KEY else "t1/\ud800"
-    header = {"v": 1, "k": key, "t": token, "c": 1, "o": {"lock_queue_ttl": 0.001}}
-    message.headers[HEADER] = json.dumps(header)
-
-    request = shop.receive(message)
-
-    assert shop.renewed() == {}
-    assert shop.run(request) == 7
-    assert shop.held() == {}
-
-
-# --- what runs -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("pool", ["threads", "greenlets"])
@@ -239,9 +175,7 @@ def test_in_pools_of_one_process_the_lease_is_renewed_once(shop: Shop, monkeypat
     """Greenlets give their identity for a process id. Another process is known as one beside them, too."""
     greenlet = object()
     monkeypatch.setitem(sys.modules, "greenlet", SimpleNamespace(getcurrent=lambda: greenlet))
-
     here = started(shop, pid=os.getpid() if pool == "threads" else id(greenlet))
-
     assert shop.renewed() == {}
     elsewhere = shop.receive(here.message)
     elsewhere.on_accepted(ANOTHER_PROCESS, time.monotonic())
@@ -257,7 +191,6 @@ def test_a_lease_is_renewed_until_the_pool_has_the_result(shop: Shop, end: str) 
     request._apply_result = lambda: result
     request.terminate(SimpleNamespace(terminate_job=lambda *_: None))
     assert renewal.held
-
     if end == "its result is in":
         result = SimpleNamespace(ready=lambda: True)
     elif end == "its result is gone":
@@ -275,7 +208,6 @@ def test_a_claim_is_renewed_until_its_message_is_accepted(shop: Shop) -> None:
     request = delivered(shop)
     renewal = shop.renewed()[token_of(request)]
     request._apply_result = weakref.ref(type("Result", (), {})())
-
     assert renewal.held
     request.on_accepted(os.getpid(), time.monotonic())
     assert not renewal.held
@@ -286,33 +218,24 @@ def test_the_main_process_announces_no_loss(shop: Shop, monkeypatch: Any, caplog
     let_pass = turned_clock(shop, monkeypatch)
     _request = started(shop, time_limit=100)
     (renewal,) = shop.renewed().values()
-
     renewal.learn(None, 0.0, 0.0, ttl=30.0)
     renewal.miss_deadline("no answer in time")
     assert renewal.held
     let_pass(120)  # longer than it may be held
-
     said = [record for record in caplog.records if record.name == "celery_redislock"]
     assert (renewal.held, renewal.lost, said, shop.renewed()) == (False, False, [], {})
 
 
-def test_while_the_server_is_away_revoked_messages_do_not_each_wait_for_it(
-    shop: Shop, monkeypatch: Any
-) -> None:
+def test_while_the_server_is_away_revoked_messages_do_not_wait_for_it(shop: Shop, monkeypatch: Any) -> None:
     """Law 9: over a thousand of them the main process would miss its heartbeats."""
     request = delivered(shop)
     owed = debts(shop, monkeypatch)
     monkeypatch.setattr(watchdog_of(shop.store), "is_server_away", True)
     shop.store.calls.clear()
-
     revoke(request)
-
     assert (shop.store.calls, len(owed)) == ([], 1)
     owed[0]()
     assert shop.held() == {}
-
-
-# --- dead children ---------------------------------------------------------------------------
 
 
 @since_5_7
@@ -321,7 +244,6 @@ def test_a_lost_childs_retry_carries_what_its_message_was_told(shop: Shop, scope
     """Law 7: it must run, with the options of its call, under a claim that outlives its countdown."""
     options = {**SCOPES[scope], "retry_on_worker_lost": True, "default_retry_delay": 500}
     request = started(shop, {"lock_ttl": 90}, lock_queue_ttl=100, **options)
-
     request.on_failure(einfo(LOST))
 
     message = shop.message()
@@ -337,20 +259,16 @@ def test_a_lost_childs_retry_carries_what_its_message_was_told(shop: Shop, scope
 
 
 @since_5_7
-def test_a_claim_that_was_made_late_for_a_lost_childs_retry_does_not_block_it(
-    shop: Shop, monkeypatch: Any
-) -> None:
+def test_a_claim_made_late_for_a_lost_childs_retry_does_not_block_it(shop: Shop, monkeypatch: Any) -> None:
     """Laws 7 and 9: the retry does not carry its token, and takes it over by its task id."""
     owed = debts(shop, monkeypatch)
     request = started(shop, retry_on_worker_lost=True, max_retries=3)
     shop.store.failures = 1
-
     request.on_failure(einfo(LOST))
     for convert in owed:
         convert()
     assert [state for _, state in shop.states()] == ["queued"]
     shop.run()
-
     assert shop.held() == {}
 
 
@@ -366,9 +284,7 @@ def test_a_lease_becomes_no_claim_where_another_has_the_key_or_success_is_stored
     if not is_stored:
         shop.store.force_release(KEY)
         shop.store.acquire(KEY, "other/x", 30, facts="{}")
-
     request.on_failure(einfo(LOST))
-
     assert shop.states() == ([] if is_stored else [("other/x", None)])
     if is_stored:
         assert (shop.messages(), shop.acks) == ([], ["ack"])
@@ -378,9 +294,7 @@ def test_trouble_with_the_server_does_not_stop_the_main_process(shop: Shop, capl
     """Law 9: it serves every other task."""
     request = started(shop)
     shop.store.has_wrong_type(KEY)
-
     request.on_failure(einfo(LOST))
-
     assert shop.state("t1") == "FAILURE"
     assert "holds a list, not a lock" in caplog.text
 
@@ -389,13 +303,8 @@ def test_a_lease_that_cannot_be_shortened_is_warned_of(shop: Shop, caplog: Any) 
     """Law 4: after a hard limit it expires ``lock_ttl`` after its last renewal."""
     request = started(shop)
     shop.store.failures = 1
-
     request.on_timeout(False, 100)
-
     assert "could not shorten the lease on 'account:7'" in caplog.text
-
-
-# --- what happens while another thread begins to renew ---------------------------------------
 
 
 @pytest.mark.parametrize("event", ["accepted", "accepted here", "over"])
@@ -439,16 +348,12 @@ def test_a_lease_is_renewed_although_the_thread_looked_as_it_was_accepted(shop: 
     """The thread saw the message started, and not yet that another process has it."""
     shop.unique(body, lock_key=KEY).apply_async((7,), task_id="t1")
     request = shop.receive(on_ack=shop.renewed)
-
     request.on_accepted(ANOTHER_PROCESS, time.monotonic())
-
     assert [token != token_of(request) for token in shop.renewed()] == [True]
 
 
 @pytest.mark.parametrize("end", [Terminated(15), TimeLimitExceeded(100)], ids=repr)
-def test_a_run_that_ends_as_its_renewal_begins_is_not_renewed(
-    shop: Shop, monkeypatch: Any, end: Exception
-) -> None:
+def test_a_run_that_ends_as_renewal_begins_gets_none(shop: Shop, monkeypatch: Any, end: Exception) -> None:
     """Law 4: a lease that was shortened for a dying child is not made longer again."""
     let_pass = turned_clock(shop, monkeypatch)
     request = started(shop)
@@ -460,19 +365,7 @@ def test_a_run_that_ends_as_its_renewal_begins_is_not_renewed(
         watch(*args, **kwargs)
 
     monkeypatch.setattr(watchdog, "watch", end_first)
-
     assert (shop.renewed(), let_pass(40)) == ({}, [])
-
-
-def test_what_cannot_be_parked_is_published_again(shop: Shop) -> None:
-    """Law 2: as where a line is full, or a queue cannot be pushed to. It waits by the clock then."""
-    request = delivered(shop, lock="while_executing")
-    shop.store.acquire(KEY, "another/1", 30.0, facts='{"state":"running"}')
-
-    shop.run(request)
-
-    assert carried(shop.message()).key == KEY
-    assert shop.acks == ["ack"]
 
 
 def test_a_run_that_others_wait_behind_keeps_its_lease_at_a_hard_time_limit(shop: Shop) -> None:
@@ -480,9 +373,7 @@ def test_a_run_that_others_wait_behind_keeps_its_lease_at_a_hard_time_limit(shop
     request = started(shop)
     line.wake_at_end(request)
     before = shop.holder(KEY)
-
     request.on_failure(einfo(TimeLimitExceeded(100)), return_ok=True)
-
     assert before is not None
     assert (holder := shop.holder(KEY)) is not None
     assert holder.token == before.token
@@ -503,8 +394,13 @@ def handed(shop: Shop, **options: Any) -> LockRequest:
 def test_the_turn_of_a_message_in_hand_is_renewed(shop: Shop) -> None:
     """It may wait here for longer than a minute, behind others in the pool."""
     request = handed(shop)
-
     assert token_of(request) in shop.renewed()
+
+
+each_claim = pytest.mark.parametrize(
+    ("lock", "name"),
+    [("until_executed", KEY), ("until_executing", KEY), ("until_and_while_executing", "queued:" + KEY)],
+)
 
 
 def parked_at_publish(shop: Shop, lock: str, name: str = KEY, **options: Any) -> LockRequest:
@@ -535,20 +431,15 @@ def test_one_that_was_parked_at_publish_keeps_its_claim_while_it_is_in_hand(
     For as long as a hand-off lasts: if this process is killed, the message is sent again soon.
     """
     request = parked_at_publish(shop, lock)
-
     leases = shop.renewed().values()
     token = carried(request.message).token
-
     assert {(lease.key.partition("t1/")[0], lease.term.ttl) for lease in leases} == renewed
     assert {lease.term.token for lease in leases} == {token}
     request.on_accepted(ANOTHER_PROCESS, time.monotonic())
     assert not any(lease.term.token == token for lease in shop.renewed_already().values())
 
 
-@pytest.mark.parametrize(
-    ("lock", "name"),
-    [("until_executed", KEY), ("until_executing", KEY), ("until_and_while_executing", "queued:" + KEY)],
-)
+@each_claim
 @pytest.mark.parametrize("end", ["started", "revoked", "dead child"])
 def test_however_one_ends_that_was_parked_at_publish_the_next_one_is_promoted(
     shop: Shop, lock: str, name: str, end: str
@@ -556,7 +447,6 @@ def test_however_one_ends_that_was_parked_at_publish_the_next_one_is_promoted(
     """Once, in the step that ends its claim."""
     request = parked_at_publish(shop, lock, name)
     shop.store.park(name, "next/1", Entry("push", "q", 30.0, '{"state":"queued","line":1}', "x"), nonce="n")
-
     if end == "started":
         shop.run(request)
     elif end == "revoked":
@@ -564,35 +454,23 @@ def test_however_one_ends_that_was_parked_at_publish_the_next_one_is_promoted(
     else:
         request.on_accepted(ANOTHER_PROCESS, time.monotonic())
         request.on_failure(einfo(LOST), return_ok=True)
-
     assert list(shop.store.queues["q"]) == ["x"]
     assert [hold.token for hold in shop.held().values()] == ["next/1"]
 
 
-@pytest.mark.parametrize(
-    ("lock", "name"),
-    [("until_executed", KEY), ("until_executing", KEY), ("until_and_while_executing", "queued:" + KEY)],
-)
+@each_claim
+@pytest.mark.parametrize("has_passed", [True, False])
 def test_one_that_was_parked_at_publish_begins_its_period_when_it_starts(
-    shop: Shop, lock: str, name: str
+    shop: Shop, lock: str, name: str, *, has_passed: bool
 ) -> None:
-    """Its turn is no acceptance."""
-    shop.run(parked_at_publish(shop, lock, name, lock_period=60.0))
-
-    assert shop.store.periods() == [name]
-
-
-@pytest.mark.parametrize(
-    ("lock", "name"),
-    [("until_executed", KEY), ("until_executing", KEY), ("until_and_while_executing", "queued:" + KEY)],
-)
-def test_one_that_waits_for_a_period_keeps_its_place(shop: Shop, lock: str, name: str) -> None:
-    """Else all that wait behind it would be put off to the same moment."""
+    """Its turn is no acceptance. One that waits for the period keeps its place before those behind it."""
     request = parked_at_publish(shop, lock, name, lock_period=60.0)
-    shop.store._periods[name] = (b"another/1\0{}", boottime() + 60.0)
-
+    if not has_passed:
+        shop.store._periods[name] = (b"another/1\0{}", boottime() + 60.0)
     shop.run(request)
-
+    if has_passed:
+        assert shop.store.periods() == [name]
+        return
     again = carried(shop.message())
     assert shop.states() == [(again.token, "queued")]
     assert again.parked_at is not None
@@ -611,92 +489,68 @@ def test_one_that_does_not_run_leaves_its_turn_to_the_next(shop: Shop, monkeypat
         revoke(request)
     else:
         shop.run(request)
-
     assert shop.states() == []
 
 
-def play(*steps: Callable[[], object], in_turn: bool) -> None:
-    """Do both in one of their orders."""
-    for step in steps if in_turn else reversed(steps):
-        step()
+def told(error: Exception | None) -> Callable[[LockRequest], None]:
+    """Tell the main process how a child has ended."""
+    outcome = (False, None, 0.1) if error is None else (True, einfo(error), 0.1)
+    return lambda request: request.on_success(outcome)
 
 
-@pytest.mark.parametrize("in_turn", [True, False])
+def told_without_an_outcome(request: LockRequest) -> None:
+    """As on threads after SystemExit."""
+    with pytest.raises(TypeError):
+        request.on_success(einfo(SystemExit()))
+
+
+def told_of_a_limit_alone(request: LockRequest) -> None:
+    """As on gevent."""
+    request.on_timeout(False, 1.0)
+
+
+TOLD: dict[str, Callable[[LockRequest], None]] = {
+    "returned": told(None),
+    "failed": told(ValueError("failed")),
+    "retried": told(Retry(when=5)),
+    "ignored": told(Ignore()),
+    "rejected": told(Reject("not wanted")),
+    "requeued": told(Reject("not now", requeue=True)),
+    "SystemExit": told_without_an_outcome,
+    "hard limit": told_of_a_limit_alone,
+}
+
+
+@pytest.mark.parametrize("is_parked_first", [True, False])
 @pytest.mark.parametrize(
-    ("acks_late", "error"),
+    ("end", "options", "comes_again"),
     [
-        *product([False, True], [None, ValueError("failed"), Retry(when=5), Ignore(), Reject("not wanted")]),
-        # Celery cannot requeue it: it was acknowledged when it began.
-        (False, Reject("not now", requeue=True)),
+        *((end, {"acks_late": late}, late and end == "requeued") for end in TOLD for late in (False, True)),
+        ("hard limit", {"acks_late": True, "acks_on_failure_or_timeout": False}, True),
     ],
-    ids=repr,
+    ids=str,
 )
-def test_a_run_that_had_ended_when_the_next_was_parked_leaves_no_claim(
-    shop: Shop, error: Exception | None, *, acks_late: bool, in_turn: bool
+def test_a_run_that_had_ended_when_the_next_was_parked_leaves_a_claim_only_if_it_comes_again(
+    shop: Shop, end: str, options: dict[str, Any], *, comes_again: bool, is_parked_first: bool
 ) -> None:
     """The claim that is made for one that is about to begin is released when its end is heard of.
 
-    With threads and greenlets that may be before it is known that another one waits behind it.
+    With threads and greenlets that may be before it is known that another one waits behind it. One that was
+    acknowledged when it began cannot be requeued.
     """
-    request = delivered(shop, lock="while_executing", acks_late=acks_late)
-    ahead = line.claim_ahead(request)
-    token, _, facts = ahead.partition("\0")
-    request.on_accepted(os.getpid(), time.monotonic())
-    shop.child(request)
-    shop.store.acquire(KEY, token, 10.0, facts=facts)
-    outcome = (False, None, 0.1) if error is None else (True, einfo(error), 0.1)
-
-    play(partial(line.wake_at_end, request), partial(request.on_success, outcome), in_turn=in_turn)
-
-    assert shop.states() == []
-
-
-@pytest.mark.parametrize("in_turn", [True, False])
-@pytest.mark.parametrize("end", ["SystemExit", "hard limit", "hard limit, requeued"])
-def test_a_run_of_whose_end_the_pool_tells_in_its_own_way_leaves_no_claim(
-    shop: Shop, end: str, *, in_turn: bool
-) -> None:
-    """On threads Celery is given no outcome after SystemExit, on gevent it calls ``on_timeout`` alone.
-
-    A claim is left to one that comes again.
-    """
-    requeued = {"acks_late": True, "acks_on_failure_or_timeout": False} if "requeued" in end else {}
-    request = delivered(shop, lock="while_executing", **requeued)
+    request = delivered(shop, lock="while_executing", **options)
     token, _, facts = line.claim_ahead(request).partition("\0")
     request.on_accepted(os.getpid(), time.monotonic())
     shop.child(request)
-
-    def park_behind() -> None:
-        shop.store.acquire(KEY, token, 10.0, facts=facts)
-        line.wake_at_end(request)
-
-    def hear() -> None:
-        if end == "SystemExit":
-            with pytest.raises(TypeError):
-                request.on_success(einfo(SystemExit()))
-        else:
-            request.on_timeout(False, 1.0)
-
-    play(park_behind, hear, in_turn=in_turn)
-
-    assert [held for held, _ in shop.states()] == ([token] if requeued else [])
-
-
-@pytest.mark.parametrize("in_turn", [True, False])
-def test_one_that_was_requeued_when_the_next_was_parked_keeps_its_claim(shop: Shop, *, in_turn: bool) -> None:
-    """It comes again, and is the first."""
-    request = delivered(shop, lock="while_executing", acks_late=True)
-    token, _, facts = line.claim_ahead(request).partition("\0")
     shop.store.acquire(KEY, token, 10.0, facts=facts)
-    outcome = (True, einfo(Reject(requeue=True)), 0.1)
-
-    play(partial(line.wake_at_end, request), partial(request.on_success, outcome), in_turn=in_turn)
-
-    assert [held for held, _ in shop.states()] == [token]
+    steps = [partial(line.wake_at_end, request), partial(TOLD[end], request)]
+    for step in steps if is_parked_first else reversed(steps):
+        step()
+    assert [held for held, _ in shop.states()] == [token] * comes_again
 
 
 @pytest.mark.parametrize("is_refused_first", [True, False])
-def test_a_message_whose_parking_got_no_answer_runs_once(
+def test_a_message_whose_parking_is_unanswered_runs_once(
     shop: Shop, monkeypatch: Any, *, is_refused_first: bool
 ) -> None:
     """Law 9: it may be parked, and is published, or run, beside that; whoever comes second does nothing."""
@@ -734,9 +588,7 @@ def test_one_that_has_waited_leaves_a_mark_for_a_while(shop: Shop) -> None:
     """The answer to its parking may have been lost, and its message been published beside that."""
     request = handed(shop)
     token = token_of(request)
-
     shop.run(request)
-
     assert shop.store.marks() == {(KEY, token): "done"}
     shop.store.let_pass(400.0)
     assert shop.store.marks() == {}

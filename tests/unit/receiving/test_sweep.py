@@ -30,17 +30,7 @@ def test_a_worker_starts_where_no_lock_server_is_named(*, enabled: bool) -> None
     app = Celery("nowhere", broker="memory://localhost", set_as_current=False)
     app.conf.redislock_enabled = enabled
     app.task(body, base=SingletonTask, shared=False, lazy=False)
-
     assert sweep.Sweeping(SimpleNamespace()).create(Consumer(app)) is None
-
-
-def test_it_is_there_where_there_are_unique_tasks() -> None:
-    # Not an app's own tasks: another test may have shared one with each app.
-    plain = Consumer(SimpleNamespace(tasks={}))
-    assert sweep.Sweeping(SimpleNamespace()).include_if(plain) is False
-    app = Celery("unique", broker="memory://", set_as_current=False)
-    app.task(body, base=SingletonTask, shared=False, lazy=False)
-    assert sweep.Sweeping(SimpleNamespace()).include_if(Consumer(app)) is True
 
 
 def test_a_worker_has_proved_its_home_before_it_looks_at_lines(shop: Shop, monkeypatch: Any) -> None:
@@ -61,7 +51,6 @@ def test_a_worker_has_proved_its_home_before_it_looks_at_lines(shop: Shop, monke
     monkeypatch.setattr(sweep, "start_thread", lambda run, _: threads.append(run))
     monkeypatch.setattr(sweep, "original", lambda *_: lambda _seconds: None)
     monkeypatch.setattr(sweep, "look", look)
-
     sweep.Sweeping(SimpleNamespace()).create(consumers[0])
     assert happened == ["prove"]
     threads[0]()
@@ -69,27 +58,7 @@ def test_a_worker_has_proved_its_home_before_it_looks_at_lines(shop: Shop, monke
     assert happened == ["prove", "prove", "look"]
 
 
-def test_it_looks_as_long_as_its_consumer_is_there(monkeypatch: Any) -> None:
-    """A worker that a program starts and stops leaves no thread behind that asks a server."""
-    consumers = [Consumer(None)]
-    looks: list[int] = []
-
-    def look() -> float:
-        looks.append(len(looks))
-        if len(looks) == 3:
-            consumers.clear()
-            gc.collect()
-        return 0.0
-
-    monkeypatch.setattr(sweep, "original", lambda *_: lambda _seconds: None)
-    sweep._run(sweep.weakref.ref(consumers[0]), Prover(None, MemoryStore()), look)
-
-    assert looks == [0, 1, 2]
-
-
-def test_what_leaves_the_lines_where_locking_is_off_is_told_once_a_minute(
-    caplog: Any, monkeypatch: Any
-) -> None:
+def test_what_leaves_lines_where_locking_is_off_is_told_once_a_minute(caplog: Any, monkeypatch: Any) -> None:
     """With the number since then: calls keep coming from those that still lock."""
     clock = AheadClock()
     monkeypatch.setattr(log, "monotonic", clock)
@@ -97,7 +66,6 @@ def test_what_leaves_the_lines_where_locking_is_off_is_told_once_a_minute(
     store = MemoryStore(clock=clock)
     store.acquire("n", "holder/1", 300.0, facts="{}")
     empty = sweep.emptying(store)
-
     for number, seconds in enumerate([1.0, 1.0, 57.9, 0.2]):
         store.park(
             "n", f"job-{number}/1", Entry("push", "q", 30.0, "{}", "text"), nonce=str(number), how="refused"
@@ -112,9 +80,7 @@ def test_what_leaves_the_lines_where_locking_is_off_is_told_once_a_minute(
     assert caplog.messages == [off.format(1), off.format(3)]
 
 
-def test_a_look_tells_operators_what_was_handed_its_lock_and_does_not_start(
-    caplog: Any, monkeypatch: Any
-) -> None:
+def test_a_look_tells_what_was_handed_its_lock_and_does_not_start(caplog: Any, monkeypatch: Any) -> None:
     """With the queue and the key, and what to do; of what lies in its queue once a minute."""
     clock = AheadClock()
     monkeypatch.setattr(log, "monotonic", clock)
@@ -128,21 +94,18 @@ def test_a_look_tells_operators_what_was_handed_its_lock_and_does_not_start(
             ),
         )
     )
+    for seconds in (59.0, 0.0, 2.0):
+        sweep.look(store, None)  # type: ignore[arg-type]  it asks for nothing else
+        clock.advance(seconds)
 
-    sweep.look(store, None)  # type: ignore[arg-type]  it asks for nothing else
-
-    assert [message.partition(":")[0] for message in caplog.messages] == [
-        "lies was handed 'account", "lost was handed 'account",
-    ]  # fmt: skip
-    assert "lies in 'celery' since then (looked at 3 times)" in caplog.messages[0]
-    assert "waiting account:7 --drop lies --reason TEXT" in caplog.messages[0]
-    assert "sent to 'celery' 6 times, and has not started: it went to the end" in caplog.messages[1]
-    caplog.clear()
-    for _ in range(2):
-        sweep.look(store, None)  # type: ignore[arg-type]  as above
-        clock.advance(59.0)
+    lies = [message for message in caplog.messages if message.startswith("lies was handed 'account:7'")]
+    lost = [message for message in caplog.messages if message.startswith("lost was handed 'account:8'")]
+    assert len(lies) == 1
+    assert "lies in 'celery' since then (looked at 3 times)" in lies[0]
+    assert "waiting account:7 --drop lies --reason TEXT" in lies[0]
+    assert "sent to 'celery' 6 times, and has not started: it went to the end" in lost[0]
     sweep.look(store, None)  # type: ignore[arg-type]  as above
-    assert ["lies in" in message for message in caplog.messages] == [False, False, True, False]
+    assert sum("lies in" in message for message in caplog.messages) == 2
 
 
 def test_a_look_that_meets_another_home_learns_whether_it_is_this_one() -> None:
@@ -155,7 +118,5 @@ def test_a_look_that_meets_another_home_learns_whether_it_is_this_one() -> None:
     store.park("n", "job/1", Entry("give", "amqp:there", 30.0, "{}", "text"), nonce="n", how="refused")
     store.release("n", "holder/1")
     store._due["n"] = 0.0
-
     sweep.look(store, None)
-
     assert store.home.split("\n") == ["amqp:here", "amqp:there"]

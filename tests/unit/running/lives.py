@@ -68,25 +68,16 @@ Act = Callable[[Any], object]
 
 
 class Kind(NamedTuple):
-    """How a message comes to a worker.
-
-    Attributes:
-        call: options of its publish.
-        by_name: nobody who publishes it knows the task.
-        comes_again: law 8: the broker may deliver it once more, also where it is acknowledged early.
-        header: what its header says otherwise.
-        kept: seconds for which the worker kept it before it started.
-        is_named: its worker has written its name into it, so others restore it half a minute after its death.
-    """
+    """How a message comes to a worker."""
 
     call: Mapping[str, Any]
-    by_name: bool = False
-    comes_again: bool = False
+    by_name: bool = False  # nobody who publishes it knows the task
+    comes_again: bool = False  # law 8: the broker may deliver it once more, also if acknowledged early
     is_redelivered: bool = False
     is_retry: bool = False
-    header: Mapping[str, Any] = MappingProxyType({})
-    kept: float = 0.0
-    is_named: bool = False
+    header: Mapping[str, Any] = MappingProxyType({})  # what its header says otherwise
+    kept: float = 0.0  # seconds for which the worker kept it before it started
+    is_named: bool = False  # its worker has written its name into it: restored half a minute after its death
 
 
 KINDS = {
@@ -127,13 +118,7 @@ class Checked(SingletonTask):
 
 
 class Life:
-    """One message of one task, and what becomes of both. What happens to it returns it.
-
-    Attributes:
-        request: its delivery to a worker.
-        ran: how many bodies have begun.
-        when_stored: what was held whenever an outcome was stored, and whether a period stood.
-    """
+    """One message of one task, and what becomes of both. What happens to it returns it."""
 
     request: LockRequest
 
@@ -143,6 +128,7 @@ class Life:
         self.shop = shop
         self.kind = KINDS[kind]
         self.ran = 0
+        #: What was held whenever an outcome was stored, and whether a period stood.
         self.when_stored: set[tuple[str, bool]] = set()
         self.queue: list[Any] = []
         self.id = str(self.kind.call["task_id"])
@@ -164,8 +150,6 @@ class Life:
         if self.kind.kept:
             clock = time.time
             monkeypatch.setattr(time, "time", lambda: clock() + self.kind.kept)
-
-    # --- what happens to it ------------------------------------------------------------------
 
     def run(self, act: Act = bool, *, start_by: Act = bool) -> "Life":
         """Let a child do this in its body; the main process is told, and need not ask the lock server.
@@ -324,8 +308,6 @@ class Life:
             self.shop.run(self.shop.receive(message))
         return self.ran - before
 
-    # --- what it leaves ----------------------------------------------------------------------
-
     def held(self) -> str:
         """Say in words what is held now."""
         self._take()
@@ -427,9 +409,6 @@ class Life:
             return storing(*args, **kwargs)
 
         self._patch.setattr(CacheBackend, "store_result", store)
-
-
-# --- what ends it --------------------------------------------------------------------------------
 
 
 def retries(task: Any) -> str:

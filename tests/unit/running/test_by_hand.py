@@ -22,7 +22,6 @@ def run() -> str:
 def test_headers_that_are_no_mapping_say_nothing(shop: Shop, headers: Any) -> None:
     """Celery takes any headers for a call in place, and hands them on as they are."""
     task = shop.unique(headers_seen, bind=True)
-
     assert task.apply(headers=headers).get() == headers
     assert Message.of(headers, "t1") is None
 
@@ -34,10 +33,8 @@ def test_a_task_run_by_hand_through_its_proxy_is_done(shop: Shop) -> None:
     trace = build_tracer(proxy.name, proxy, app=shop.app)
     properties = {"delivery_tag": "a tag"}
     request = {"id": "t1", "delivery_info": {"redelivered": True}, "properties": properties}
-
     trace("t1", (7,), {}, request)
     trace("t1", (7,), {}, request)
-
     assert runs == ["t1"]
     assert shop.messages() == []
 
@@ -59,7 +56,6 @@ def test_a_task_id_of_any_kind_runs_and_leaves_no_lock(shop: Shop, task_id: Any)
     """Law 2: what runs with plain Celery runs with a lock."""
     task = shop.unique(run, lock_key=KEY, acks_late=True)
     task.apply_async(task_id=task_id)
-
     assert shop.run() == "ran"
     assert (shop.messages(), shop.held()) == ([], {})
 
@@ -72,5 +68,4 @@ def test_a_raw_message_whose_id_is_no_text_ends_no_worker(shop: Shop, lock: Any,
     shop.app.send_task("shop.sync", task_id="t1")
     message = shop.message()
     message.headers["id"] = task_id
-
     assert shop.receive(message).id == task_id

@@ -40,9 +40,7 @@ def test_a_publish_is_accepted_at_once(shop: Shop, caplog: Any, scope: str) -> N
     """And a line names what was released, and whose it was."""
     task = shop.unique(body, lock_key=KEY, **SCOPES[scope])
     held(shop)
-
     result = task.delay(7)
-
     assert not result.is_duplicate
     assert shop.store.calls == ["acquire", "release", "acquire"]
     assert [token.partition("/")[0] for token, _ in shop.states()] == [result.id]
@@ -50,28 +48,24 @@ def test_a_publish_is_accepted_at_once(shop: Shop, caplog: Any, scope: str) -> N
     assert all(fact in line for fact in (repr(KEY), "'gone'", "4711", "its worker was killed"))
 
 
-@pytest.mark.parametrize("scope", SCOPES)
-def test_a_run_starts_at_once(shop: Shop, scope: str) -> None:
-    """Published without a claim, so that nothing but its start can find the dead."""
-    shop.unique(body, lock_key=KEY, **SCOPES[scope])
-    shop.app.send_task("shop.sync", (7,))
-    token = held(shop)
+@pytest.mark.parametrize(
+    ("scope", "again"),
+    [*((scope, False) for scope in SCOPES), ("until_executing", True), ("until_expired", True)],
+)
+def test_a_run_starts_at_once(shop: Shop, scope: str, again: bool) -> None:
+    """Published without a claim, so that nothing but its start can find the dead.
 
-    assert shop.run() == 7
-
-    assert token not in dict(shop.states())
-
-
-@pytest.mark.parametrize("scope", ["until_executing", "until_expired"])
-def test_a_message_delivered_again_runs_at_once(shop: Shop, scope: str) -> None:
-    """Where no lock is held while running, the dead run's lease is on the message."""
-    shop.unique(body, lock_key=KEY, acks_late=True, **SCOPES[scope]).delay(7)
+    Delivered again, where no lock is held while running, the dead run's lease is on the message.
+    """
+    task = shop.unique(body, lock_key=KEY, acks_late=again, **SCOPES[scope])
+    if again:
+        task.delay(7)
+    else:
+        shop.app.send_task("shop.sync", (7,))
     message = shop.message()
-    name = f"message:{carried(message).token}"
-    token = held(shop, name, owner=message.headers["id"])
-
-    assert shop.run(shop.receive(message, redelivered=True)) == 7
-
+    name = f"message:{carried(message).token}" if again else KEY
+    token = held(shop, name, owner=message.headers["id"] if again else "gone")
+    assert shop.run(shop.receive(message, redelivered=again)) == 7
     assert token not in dict(shop.states())
 
 
@@ -90,9 +84,7 @@ def test_whoever_may_live_is_left_alone(shop: Shop, about: dict[str, Any]) -> No
     """A claim's message lives on in the broker, whoever has published it."""
     task = shop.unique(body, lock_key=KEY)
     token = held(shop, **about)
-
     assert task.delay(7).is_duplicate
-
     assert shop.store.calls == ["acquire"]
     assert token in dict(shop.states())
 
@@ -102,7 +94,6 @@ def test_a_period_outlives_the_run_that_was_accepted(shop: Shop) -> None:
     task = shop.unique(body, lock_key=KEY, lock_period=50)
     about = {"state": RUNNING, "at": dead_place()}
     shop.store.acquire(KEY, "gone/nonce", 30, facts=json.dumps(about), period=50)
-
     assert task.delay(7).is_duplicate
     assert shop.held() == {}
 

@@ -6,7 +6,6 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from celery import chain, chord, group
 from celery.exceptions import Ignore, TaskRevokedError
 from celery.signals import task_success
 
@@ -15,9 +14,7 @@ from celery_redislock.declaring.scopes import Skip
 from celery_redislock.publishing.message import Message
 from celery_redislock.store.store import owner_name
 from celery_redislock.testing import hold
-from tests.unit.shop import KEY, Shop, body, carried
-
-# --- strategies ------------------------------------------------------------------------------
+from tests.unit.shop import KEY, Shop, body, carried, raising
 
 
 @pytest.mark.parametrize("task_id", ["t1", "t\0one"], ids=repr)
@@ -25,7 +22,6 @@ def test_a_skipped_run_is_ready_and_names_the_holder(shop: Shop, caplog: Any, ta
     """``get()`` raises at once instead of hanging; it never counts as a success. One line of log."""
     caplog.set_level("DEBUG", "celery_redislock")
     task = shop.unique(body, lock_key=KEY)
-
     with hold(task, 7, task_id="first"), shop.running(task, task_id=task_id) as request:
         with pytest.raises(Ignore, match="duplicate of first"):
             task(7)
@@ -41,24 +37,13 @@ def test_a_skipped_run_is_ready_and_names_the_holder(shop: Shop, caplog: Any, ta
     assert record.message.startswith(f"skipped shop.sync[{who}] at start: 'account:7' is held by first")
 
 
-@pytest.mark.parametrize(
-    ("on_task", "on_message"),
-    [
-        (True, None),
-        (False, True),
-        (True, True),
-    ],
-)
-def test_a_skip_writes_no_state_where_its_result_is_ignored(
-    shop: Shop, *, on_task: bool, on_message: bool | None
-) -> None:
+@pytest.mark.parametrize(("on_task", "on_message"), [(True, None), (False, True), (True, True)])
+def test_a_skip_writes_no_state_if_none_is_kept(shop: Shop, on_task: bool, on_message: bool | None) -> None:
     """As the task says, unless its message says otherwise."""
     task = shop.unique(body, lock_key=KEY, ignore_result=on_task)
     given: dict[str, Any] = {} if on_message is None else {"ignore_result": on_message}
-
     with hold(task, 7), shop.running(task, **given), pytest.raises(Ignore):
         task(7)
-
     assert shop.state("t1") == "PENDING"
 
 
@@ -74,12 +59,8 @@ def test_a_callable_decides_on_the_worker_too(shop: Shop, answer: str, error: ty
         return answer
 
     task = shop.unique(body, lock_key=KEY, on_conflict=decide)
-
-    with (
-        hold(task, 7, task_id="first"),
-        shop.running(task, kwargs={"amount": 3}),
-        pytest.raises(error) as raised,
-    ):
+    its_run = shop.running(task, kwargs={"amount": 3})
+    with hold(task, 7, task_id="first"), its_run, pytest.raises(error) as raised:
         task(7, amount=3)
 
     (conflict,) = asked
@@ -90,20 +71,13 @@ def test_a_callable_decides_on_the_worker_too(shop: Shop, answer: str, error: ty
         assert (raised.value.key, raised.value.task_id) == (KEY, "first")
 
 
-@pytest.mark.parametrize("acks_late", [False, True])
-def test_a_callable_that_raises_fails_the_task_visibly(shop: Shop, *, acks_late: bool) -> None:
+def test_a_callable_that_raises_fails_the_task_visibly(shop: Shop) -> None:
     """Law 2: no message is lost for a mistake in it. The holder keeps its lock."""
-
-    def decide(_: Any) -> str:
-        raise ZeroDivisionError
-
-    options: dict[str, Any] = {"lock_key": KEY, "lock": "while_executing", "acks_late": acks_late}
-    task = shop.unique(body, on_conflict={"server": decide}, **options)
+    decide = {"server": raising(ZeroDivisionError())}
+    task = shop.unique(body, on_conflict=decide, lock_key=KEY, lock="while_executing")
     task.apply_async((7,), task_id="t1")
-
     with hold(task, 7, task_id="first"):
         assert isinstance(shop.run(), ZeroDivisionError)
-
         assert shop.state("t1") == "FAILURE"
         assert [state for _, state in shop.states()] == ["running"]
     assert (shop.acks, shop.messages()) == (["ack"], [])
@@ -152,7 +126,6 @@ def test_who_meets_a_young_claim_waits_as_its_publish_may_fail(
     if state == "over":
         shop.store.release(KEY, "first/x")
         task = shop.unique(body, name="shop.period", lock_key=KEY, on_conflict=strategy, lock_period=50)
-
     with shop.running(task) as request, pytest.raises((Ignore, DuplicateTask)):
         task(7)
 
@@ -197,20 +170,11 @@ def test_only_a_fresh_publish_is_dropped_and_what_really_happens_is_announced(
         heard.append((sender, facts["side"], facts["strategy"], facts["holder"].owner, facts["task_id"]))
 
     lock_conflict.connect(listen, sender=task)
-
-    with (
-        hold(task, 7, task_id="first"),
-        shop.running(task, **how),
-        pytest.raises((Ignore, DuplicateTask)),
-    ):
+    with hold(task, 7, task_id="first"), shop.running(task, **how), pytest.raises((Ignore, DuplicateTask)):
         task(7)
-
     assert heard == [(task, "server", happens, "first", "t1")]
     assert [message.headers["id"] for message in shop.messages()] == ["t1"] * (happens == "wait")
     assert happens != "wait" or shop.state("t1") == "PENDING"
-
-
-# --- what is never dropped -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("amount", [1, 2])
@@ -222,7 +186,6 @@ def test_an_accepted_message_that_lost_its_claim_waits_for_the_next_one(shop: Sh
     shop.store.force_release(KEY)
     task.apply_async((7, amount), task_id="t2")
     other = shop.message()
-
     assert isinstance(shop.run(shop.receive(message)), Ignore)
     assert shop.run(shop.receive(other)) == 7 + amount
     assert shop.run() == 8
@@ -252,9 +215,6 @@ def test_what_was_accepted_does_not_wait_for_its_own_period(shop: Shop, how: str
         shop.store.release(KEY, one.token)  # and not the period
 
     assert shop.run(shop.receive(message, redelivered=how == "accepted")) == 7
-
-
-# --- skipped with a result -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("acks_late", [False, True])
@@ -294,42 +254,12 @@ def test_a_skip_with_a_result_is_a_success_whose_body_has_not_run(
 
 def test_a_skip_without_the_result_it_should_have_is_a_plain_one(shop: Shop, caplog: Any) -> None:
     """A duplicate stays one: the mistake in the callable is told, and costs no job."""
-
-    def result(_: Any) -> None:
-        raise ZeroDivisionError
-
-    task = shop.unique(body, lock_key=KEY, lock_skip_result=result)
+    task = shop.unique(body, lock_key=KEY, lock_skip_result=raising(ZeroDivisionError()))
     with hold(task, 7, task_id="first"), shop.running(task), pytest.raises(Ignore):
         task(7)
-
     assert shop.state("t1") == "REVOKED"
     (warning,) = [record for record in caplog.records if record.levelname == "WARNING"]
     assert "its lock_skip_result raised ZeroDivisionError()" in warning.getMessage()
-
-
-def test_at_publish_a_skip_with_a_result_is_as_any(shop: Shop) -> None:
-    """The caller has ``is_duplicate``, and the holder's result."""
-    task = shop.unique(body, lock_key=KEY, on_conflict=lambda _: Skip("late"))
-    first = task.delay(7)
-
-    second = task.delay(7)
-
-    assert (second.is_duplicate, second.id) == (True, first.id)
-    assert len(shop.messages()) == 1
-
-
-def test_what_belongs_to_a_workflow_waits_instead(shop: Shop) -> None:
-    """Law 6: its links run with the result of its body."""
-    runs: list[Any] = []
-    given: dict[str, Any] = {"on_conflict": "skip", "lock_skip_result": "late"}
-    task = shop.noting(runs, lambda _: 1, lock_key=KEY, lock="while_executing", **given)
-    with hold(task, 7):
-        task.apply_async((7,), link=task.si(7))
-        shop.run()
-        assert runs == []
-    run_all(shop)
-
-    assert runs == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -340,71 +270,21 @@ def test_what_belongs_to_a_workflow_waits_instead(shop: Shop) -> None:
         ({}, {"lock_skip_result": 1}),
     ],
 )
-def test_a_result_that_no_skip_could_have_is_refused(
-    shop: Shop, options: dict[str, Any], call: dict[str, Any]
-) -> None:
+def test_a_result_that_no_skip_could_have_is_refused(shop: Shop, options: Any, call: Any) -> None:
     """Where nothing is skipped on the worker; and for one call, whose worker knows the task's."""
     with pytest.raises(LockOptionError, match="lock_skip_result is"):
         shop.unique(body, lock_key=KEY, **options).apply_async((7,), **call)
 
 
-# --- workflows -------------------------------------------------------------------------------
-
-
-def run_all(shop: Shop) -> None:
-    """Run every message, and what follows it, until there is none."""
-    for _ in range(50):
-        for message in shop.messages():
-            shop.run(shop.receive(message))
-
-
-@pytest.mark.parametrize("scope", ["until_executed", "while_executing"])
-@pytest.mark.parametrize("form", ["group", "chord", "chain", "link", "errback"])
-def test_members_links_and_errbacks_wait_and_run_as_often_as_in_plain_celery(
-    shop: Shop, form: str, scope: str
-) -> None:
-    """Law 6: a workflow finishes, results are fresh, and nothing of it is skipped."""
-    runs: list[int] = []
-    total: list[Any] = []
-    task = shop.noting(runs, lambda task: task.request.args[0], lock_key=KEY, lock=scope)
-
-    def sum_up(values: list[int]) -> None:
-        total.append(values)
-
-    def fail() -> None:
-        raise ValueError
-
-    shop.app.task(sum_up, name="shop.total", shared=False)
-    plain = shop.app.task(body, name="shop.plain", shared=False)
-    failing = shop.app.task(fail, name="shop.failing", shared=False)
-    with hold(task, 7):
-        if form == "group":
-            group(task.si(7) for _ in range(3)).apply_async()
-        elif form == "chord":
-            header = [task.si(7) for _ in range(3)]
-            chord(header, app=shop.app)(shop.app.tasks["shop.total"].s())
-        elif form == "chain":
-            chain(task.si(7), task.si(7), task.si(7)).apply_async()
-        elif form == "link":
-            plain.apply_async((7,), link=[task.si(7) for _ in range(3)])
-        else:
-            failing.apply_async(link_error=[task.si(7) for _ in range(3)])
-        for message in shop.messages():
-            shop.run(shop.receive(message))
-        assert runs == []
-    run_all(shop)
-
-    assert runs == [7, 7, 7]
-    assert total == ([[7, 7, 7]] if form == "chord" else [])
-    assert shop.held() == {}
-
-
-# --- a foreign lock that never ends ----------------------------------------------------------
-
-
-@pytest.mark.parametrize("ends_in", [float("inf"), 3600.0])
-@pytest.mark.parametrize("scope", ["until_executed", "while_executing"])
-@pytest.mark.parametrize("on_conflict", ["skip", "retry", "raise"])
+@pytest.mark.parametrize(
+    ("scope", "on_conflict", "ends_in"),
+    [
+        ("until_executed", "skip", float("inf")),
+        ("until_executed", "skip", 3600.0),
+        ("until_executed", "raise", float("inf")),
+        ("while_executing", "retry", float("inf")),
+    ],
+)
 def test_a_foreign_lock_that_never_ends_is_warned_of_once(
     shop: Shop, caplog: Any, scope: str, on_conflict: str, ends_in: float
 ) -> None:
@@ -412,7 +292,6 @@ def test_a_foreign_lock_that_never_ends_is_warned_of_once(
     name = f"endless-{shop.queue}"
     shop.store.acquire(name, "somebody", ends_in, facts="")
     task = shop.unique(body, lock_key=name, lock=scope, on_conflict=on_conflict, lock_retry_delay=50)
-
     with caplog.at_level("WARNING"):
         for _ in range(2):
             with suppress(DuplicateTask):

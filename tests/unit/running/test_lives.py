@@ -12,7 +12,17 @@ from celery.exceptions import Ignore, Reject
 
 from celery_redislock.exceptions import DuplicateTask
 from celery_redislock.testing import hold
-from tests.unit.running.lives import COUNTDOWN, ENDS, EXIT_IS_LOSS, KINDS, SCOPES, TWO_LOCKS, Life, raising
+from tests.unit.running.lives import (
+    COUNTDOWN,
+    ENDS,
+    EXIT_IS_LOSS,
+    KINDS,
+    QUEUE_TTL,
+    SCOPES,
+    TWO_LOCKS,
+    Life,
+    raising,
+)
 from tests.unit.shop import KEY, Shop, body, carried, let_nobody_look, open_shop, revoke
 
 #: Seconds after which a lease that nobody renews has expired, and so has the mark ``ending``.
@@ -64,6 +74,7 @@ replaced by itself            |                      | both                     
 replaced by another           |                      | both                      |              |              |              |              | stands   | done    | PENDING  | ack again  | nothing
 the body does not begin
 before_start raises           |                      | both                      |              |              |              |              | ~ends    | -       | FAILURE  | ack        | runs
+before_start raises           | delivered again      | both                      |              |              |              |              | ~stands  | -       | FAILURE  | ack        | runs
 before_start raises           | a retry              | early                     |              |              |              |              | fails    | ?       | FAILURE  | ack        |
 before_start Ignore           |                      | both                      |              |              |              |              | ~ends    | -       | PENDING  | ack        | runs
 before_start Reject           |                      | late                      |              |              |              |              | ~ends    | -       | FAILED   | reject     | runs
@@ -148,29 +159,26 @@ OF_TWO_LOCKS_ALONE = {
 #: What the scope of two locks leaves where ``until_executed`` leaves something: its `place` in the queue is
 #: kept beside its key until the lease is granted. A message that runs again holds the key then, not that.
 OF_TWO_LOCKS = {
-    "Reject, requeued": "claim",
-    "retry": "retry",
-    "retry, returns": "retry",
-    "retry, raises": "retry",
-    "replaced by itself": "retry",
-    "before_start requeues": "place",
-    "before_start retries": "place",
-    "killed in before_start, requeues lost": "place",
-    "killed in its body, requeues lost": "claim",
-    "killed in before_start, retries lost": "place",
-    "killed in its body, retries lost": "retry",
-    "cancelled": "claim",
-    "timed out in its body": "dying lease",
-    "timed out in before_start, requeues timed out": "place",
-    "timed out in before_start, by the newer name": "place",
-    "timed out in its body, requeues timed out": "dying lease",
-    "given back": "place",
-    "server away": "place",
-    "server and broker away": "place",
-    "start interrupted": "place",
-    "unanswered hand-over": "retry",
-    "worker killed before_start": "place",
-    "worker killed in its body": "lease",
+    end: held
+    for held, ends in {
+        "place": (
+            *("before_start requeues", "before_start retries", "given back", "worker killed before_start"),
+            *("killed in before_start, requeues lost", "killed in before_start, retries lost"),
+            *(
+                "timed out in before_start, requeues timed out",
+                "timed out in before_start, by the newer name",
+            ),
+            *("server away", "server and broker away", "start interrupted"),
+        ),
+        "claim": ("Reject, requeued", "killed in its body, requeues lost", "cancelled"),
+        "retry": (
+            *("retry", "retry, returns", "retry, raises", "replaced by itself", "unanswered hand-over"),
+            "killed in its body, retries lost",
+        ),
+        "dying lease": ("timed out in its body", "timed out in its body, requeues timed out"),
+        "lease": ("worker killed in its body",),
+    }.items()
+    for end in ends
 }
 
 #: What is held while a body runs; and where the broker may deliver its message once more (law 8).
@@ -202,26 +210,17 @@ MANY = {
 
 #: What Celery does not know before 5.7, or settles in another way.
 SINCE_5_7 = {
-    "retries lost",
-    "no more retries",
-    "SystemExit, told",
-    "exits in before_start",
-    "killed when it is over",
+    "retries lost", "no more retries", "SystemExit, told", "exits in before_start", "killed when it is over",
     "by the newer name",
-}
+}  # fmt: skip
 
 
 #: What is settled when the outcome has been stored; elsewhere it is settled before (law 5).
 SETTLED_LATER = {
-    "before_start raises",
-    "returns what cannot be stored",
-    "rejected by the worker",
-    "server and broker away",
-    "unanswered release",
-    "unanswered hand-over",
-    "unanswered death",
+    "before_start raises", "returns what cannot be stored", "rejected by the worker",
+    "server and broker away", "unanswered release", "unanswered hand-over", "unanswered death",
     "run without its lock",
-}
+}  # fmt: skip
 
 
 class Left(NamedTuple):
@@ -356,34 +355,23 @@ def _play(shop: Shop, monkeypatch: pytest.MonkeyPatch, row: Row, period: str | N
         assert (life.run_queue(), life.held()) == (int(goes_on), "")
 
 
-# --- both processes ------------------------------------------------------------------------------
-
-
-def deliveries() -> list[Any]:
-    """Return every kind of message in every scope."""
-    every = product(SCOPES, KINDS, ("early", "late"))
-    return list(every)
-
-
-@pytest.mark.parametrize(("scope", "kind", "acks"), deliveries())
-def test_the_main_process_renews_what_the_child_holds_and_releases_it_when_the_child_is_dead(
-    shop: Shop, monkeypatch: Any, scope: str, kind: str, acks: str
-) -> None:
+@pytest.mark.parametrize("scope", SCOPES)
+def test_the_main_process_renews_what_a_child_holds_and_releases_it_when_that_is_dead(scope: str) -> None:
     """Laws 4 and 8: the two know the same of a message, whatever kind it is of."""
-    life = Life(shop, monkeypatch, scope, kind, acks_late=acks == "late", time_limit=100)
+    let_nobody_look()
+    for kind, acks_late in product(KINDS, (False, True)):
+        with open_shop() as shop, pytest.MonkeyPatch.context() as patch:
+            life = Life(shop, patch, scope, kind, acks_late=acks_late, time_limit=100)
+            life.be_killed("body")
 
-    life.be_killed("body")
-
-    assert life.held() == WHILE_RUNNING[scope][acks == "late" or KINDS[kind].comes_again]
-    by_child = {hold.name: hold.token for hold in shop.held().values() if hold.state == "running"}
-    by_main = shop.renewed()
-    assert {lease.key: token for token, lease in by_main.items()} == by_child
-    assert [(lease.term.ttl, lease.max_hold) for lease in by_main.values()] == [(30, 110)] * len(by_child)
-    life.tell()
-    assert (life.held(), shop.renewed()) == ("", {})
-
-
-# --- the scope of two locks ----------------------------------------------------------------------
+            assert life.held() == WHILE_RUNNING[scope][acks_late or KINDS[kind].comes_again], kind
+            by_child = {hold.name: hold.token for hold in shop.held().values() if hold.state == "running"}
+            by_main = shop.renewed()
+            assert {lease.key: token for token, lease in by_main.items()} == by_child
+            lasts = [(lease.term.ttl, lease.max_hold) for lease in by_main.values()]
+            assert lasts == [(30, 110)] * len(by_child)
+            life.tell()
+            assert (life.held(), shop.renewed()) == ("", {}), kind
 
 
 def test_one_message_may_be_queued_while_another_runs_and_keeps_its_place_while_it_waits(shop: Shop) -> None:
@@ -391,7 +379,6 @@ def test_one_message_may_be_queued_while_another_runs_and_keeps_its_place_while_
     task = shop.unique(body, lock=TWO_LOCKS, lock_key=KEY)
     running = shop.unique(body, name="shop.other", lock="while_executing", lock_key=KEY)
     place = f"queued:{KEY}"
-
     with hold(running, 7, task_id="running"):
         published = task.delay(7)
         claim = carried(message := shop.message()).token
@@ -417,28 +404,34 @@ def test_the_place_is_free_as_soon_as_the_lease_is_granted(shop: Shop, monkeypat
 
     assert life.held() == "place"
     life.run(publish)
-
     assert [result.is_duplicate for result in published] == [False, True]
     assert {name: one.owner for name, one in shop.held().items()} == {f"queued:{KEY}": "t2"}
     assert life.run_queue() == 1
     assert life.held() == ""
 
 
-@pytest.mark.parametrize("when", ["queued", "its retry waits"])
-def test_the_main_process_renews_a_place_and_a_retrys_claim(shop: Shop, monkeypatch: Any, when: str) -> None:
-    """Law 2: under the name each is kept by, while the message waits in the worker."""
-    life = Life(shop, monkeypatch, TWO_LOCKS)
+@pytest.mark.parametrize(
+    ("scope", "is_retry", "name"),
+    [
+        (TWO_LOCKS, False, f"queued:{KEY}"),
+        (TWO_LOCKS, True, KEY),
+        ("until_executed", True, KEY),
+        ("while_executing", True, KEY),
+    ],
+)
+def test_the_main_process_renews_a_place_and_a_retrys_claim(
+    shop: Shop, monkeypatch: Any, scope: str, name: str, *, is_retry: bool
+) -> None:
+    """Laws 2 and 7: while the message waits in the worker, under the name each is kept by."""
+    life = Life(shop, monkeypatch, scope)
     request = life.request
-    name = f"queued:{KEY}"
-    if when != "queued":
+    if is_retry:
         life.run(lambda task: task.retry(countdown=COUNTDOWN))
         assert life.held() == "retry"
         request = shop.receive(life.queue.pop())
-        name = KEY
-
-    assert {lease.key: token for token, lease in shop.renewed().items()} == {
-        name: carried(request.message).token
-    }
+    ((token, lease),) = shop.renewed().items()
+    assert (lease.key, token) == (name, carried(request.message).token)
+    assert lease.term.ttl == pytest.approx(QUEUE_TTL + COUNTDOWN * is_retry, abs=5)
 
 
 @pytest.mark.skipif(not EXIT_IS_LOSS, reason="this Celery retries no lost run")
@@ -447,23 +440,17 @@ def test_a_lost_runs_retry_that_is_revoked_leaves_nothing(shop: Shop, monkeypatc
     life = Life(shop, monkeypatch, TWO_LOCKS, retry_on_worker_lost=True, default_retry_delay=COUNTDOWN)
     life.be_killed("body").tell()
     assert life.held() == "retry"
-
     revoke(shop.receive(life.queue.pop()))
-
     assert shop.held() == {}
 
 
-def test_a_requeued_message_that_dies_before_its_next_body_leaves_nothing(
-    shop: Shop, monkeypatch: Any
-) -> None:
+def test_a_requeued_message_that_dies_before_its_body_leaves_nothing(shop: Shop, monkeypatch: Any) -> None:
     """Law 4: requeued by its run it has its claim where that run's lease was, and not in its place."""
     life = Life(shop, monkeypatch, TWO_LOCKS, acks_late=True)
     life.run(raising(Reject("later", requeue=True)))
     assert life.held() == "claim"
-
     life.request = shop.receive(life.request.message, redelivered=True)
     life.be_killed("before_start").tell()
-
     assert shop.held() == {}
 
 
@@ -471,7 +458,6 @@ def test_a_requeued_message_that_dies_before_its_next_body_leaves_nothing(
 def test_a_duplicate_of_two_locks_is_named_by_the_key(shop: Shop, *, running: bool, is_run: bool) -> None:
     """A test holds either lock; the error, the handle and eager mode mean the one a call is refused by."""
     task = shop.unique(body, lock=TWO_LOCKS, lock_key=KEY, on_conflict="raise")
-
     with hold(task, 7, task_id="other", running=running):
         assert list(shop.held()) == [KEY if is_run else f"queued:{KEY}"]
         if is_run:
@@ -482,5 +468,4 @@ def test_a_duplicate_of_two_locks_is_named_by_the_key(shop: Shop, *, running: bo
         shop.app.conf.update(task_always_eager=True, redislock_eager=True)
         with pytest.raises(DuplicateTask):
             task.delay(7)
-
     assert caught.value.key == KEY

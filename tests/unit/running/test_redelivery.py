@@ -30,9 +30,6 @@ def assert_put_off(message: Any, pause: float, began: datetime) -> None:
     assert began <= eta - delay <= datetime.now(timezone.utc)
 
 
-# --- copies ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("flagged", [True, False])
 def test_two_deliveries_of_a_message_never_run_at_once_and_a_late_one_does_nothing(
@@ -54,7 +51,6 @@ def test_two_deliveries_of_a_message_never_run_at_once_and_a_late_one_does_nothi
     task = shop.unique(sync, lock_key=KEY, acks_late=True, **SCOPES[scope])
     published = task.delay(7)
     message = shop.message()
-
     assert shop.run(shop.receive(message)) == 7
     before = shop.meta(published.id)
     waiting = shop.message()
@@ -82,7 +78,6 @@ def test_a_copy_of_what_has_ended_and_not_told_its_result_waits_for_as_long_as_t
     task.delay(7)
     message = shop.message()
     began = datetime.now(timezone.utc)
-
     shop.run(shop.receive(message))
 
     eta = datetime.fromisoformat(shop.message().headers["eta"])
@@ -123,7 +118,6 @@ def test_of_a_message_that_was_sent_twice_the_second_one_runs_only_if_it_is_ackn
         shop.store.let_pass(36.0)
         shop.store.sweep(most=1)
     first, second = shop.messages()
-
     shop.run(shop.receive(first))
 
     assert runs == [7]
@@ -141,7 +135,6 @@ def test_a_message_that_waited_in_a_worker_finds_the_mark_of_a_copy_that_overtoo
     shop.store.mark_done(KEY, carried(message).token, 60.0)
     clock = time.time
     monkeypatch.setattr(time, "time", lambda: clock() + kept)
-
     assert isinstance(shop.run(request), Ignore) == finds_it
 
 
@@ -158,7 +151,6 @@ def test_publishing_a_task_id_again_is_a_new_job_and_waits_as_one(shop: Shop) ->
         task.apply_async((7,), task_id="t1")
     first, second = shop.messages()
     running(shop, message=carried(first).token)
-
     assert isinstance(shop.run(shop.receive(second)), Ignore)
     waiting = shop.message()
     assert not carried(waiting).was_delivered
@@ -167,23 +159,6 @@ def test_publishing_a_task_id_again_is_a_new_job_and_waits_as_one(shop: Shop) ->
     shop.run(shop.receive(waiting))
 
     assert runs == [0, 0]
-
-
-def test_a_message_that_was_delivered_before_stays_so_when_it_waits(shop: Shop) -> None:
-    """The broker's ``redelivered`` flag does not survive being published again."""
-    task = counted(shop, [], on_conflict="retry")
-    task.apply_async((7,), task_id="t1", lock="while_executing")
-
-    with hold(task, 7):
-        shop.run(redelivered=True)
-        again = shop.message()
-        assert carried(again).was_delivered
-        shop.run(shop.receive(again))
-
-    assert carried(shop.message()).was_delivered
-
-
-# --- a retry before its own run has ended ----------------------------------------------------
 
 
 @pytest.mark.parametrize("scope", ["until_executed", "while_executing"])
@@ -207,34 +182,34 @@ def test_a_retry_that_arrives_before_its_body_has_ended_waits(shop: Shop, scope:
     assert (runs, shop.held()) == ([0, 1], {})
 
 
-# --- waiting ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    ("delay", "visibility", "pause"),
+    ("delay", "visibility", "quorum", "pause"),
     [
-        (5, None, 5.0),
+        (5, None, False, 5.0),
         # Redis would deliver what a worker holds for its ETA a second time.
-        (50.0, None, 50.0),
-        (50.0, 20, 20.0),
-        (9000.0, None, 3600.0),
+        (50.0, None, False, 50.0),
+        (50.0, 20, False, 20.0),
+        (9000.0, None, False, 3600.0),
+        # Law 2: the broker keeps it on quorum queues, and takes no part of a second.
+        (0.2, None, True, 1.0),
     ],
     ids=str,
 )
 def test_a_message_that_cannot_wait_in_line_is_tried_again_after_its_delay(
-    shop: Shop, monkeypatch: Any, delay: float, visibility: int | None, pause: float
+    shop: Shop, monkeypatch: Any, delay: float, visibility: int | None, pause: float, *, quorum: bool
 ) -> None:
     """Law 7: after ``lock_retry_delay``, here because the broker is none that a line can push to.
 
     It is never longer than the broker's visibility timeout. Nothing is counted, and no retry spent.
     """
     monkeypatch.setattr(random, "uniform", lambda _least, most: most)
+    if quorum:
+        replace(monkeypatch, "detect_quorum_queues", lambda *_: (True, "a queue"))
     if visibility:
         shop.app.conf.broker_transport_options = {"visibility_timeout": visibility}
     began = datetime.now(timezone.utc)
     task = shop.unique(body, lock_key=KEY, lock="while_executing", lock_retry_delay=delay)
     task.delay(7)
-
     with hold(task, 7):
         shop.run()
 
@@ -250,24 +225,9 @@ def test_what_is_left_of_a_period_is_waited_for(shop: Shop) -> None:
     task.delay(7)
     shop.run()
     task.delay(7)
-
     shop.run()
-
     eta = datetime.fromisoformat(shop.message().headers["eta"])
     assert timedelta(seconds=50) <= eta - began <= timedelta(seconds=61)
-
-
-def test_on_quorum_queues_a_message_waits_for_a_second_at_least(shop: Shop, monkeypatch: Any) -> None:
-    """Law 2: the broker keeps it there, and takes no part of a second."""
-    replace(monkeypatch, "detect_quorum_queues", lambda *_: (True, "a queue"))
-    task = shop.unique(body, lock_key=KEY, lock="while_executing", lock_retry_delay=0.2)
-    task.delay(7)
-    began = datetime.now(timezone.utc)
-
-    with hold(task, 7):
-        shop.run()
-
-    assert_put_off(shop.message(), 1, began)
 
 
 def test_a_message_that_waited_is_the_message_it_was(shop: Shop) -> None:
@@ -292,7 +252,6 @@ def test_a_message_that_waited_is_the_message_it_was(shop: Shop) -> None:
     before = shop.message()
     before.accept = prepare_accept_content(["pickle"])
     before.headers["x-death"] = [{"queue": "celery_delayed_0"}]
-
     with hold(task, 7):
         assert isinstance(shop.run(shop.receive(before)), Ignore)
 
@@ -310,9 +269,7 @@ def test_a_message_that_waited_is_the_message_it_was(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("has_header", [True, False])
-def test_that_a_message_waits_is_said_once_and_then_to_debug(
-    shop: Shop, caplog: Any, *, has_header: bool
-) -> None:
+def test_that_a_message_waits_is_said_once_then_to_debug(shop: Shop, caplog: Any, has_header: bool) -> None:
     """Not at each look: a key that many wait for would drown everything else. Which command says more."""
     caplog.set_level("DEBUG", "celery_redislock")
     task = shop.unique(body, lock_key="account:{account_id}", lock="while_executing")
@@ -321,7 +278,6 @@ def test_that_a_message_waits_is_said_once_and_then_to_debug(
             task.apply_async((7,), task_id=task_id)
         else:
             shop.app.send_task("shop.sync", (7,), task_id=task_id)
-
     with hold(task, 7, task_id="first"):
         for _ in range(3):
             for message in shop.messages():
@@ -341,10 +297,8 @@ def test_a_message_without_a_header_gets_an_identity_when_it_waits(shop: Shop, *
     shop.app.send_task("shop.sync", (7,), task_id="t1")
     message = shop.message()
     tag = message.properties["delivery_tag"] if has_tag else message.properties.pop("delivery_tag")
-
     with hold(task, 7):
         shop.run(shop.receive(message))
-
     again = carried(shop.message())
     assert owner_of(again.token) == "t1"
     assert (again.token == f"t1/{tag}") == has_tag
@@ -371,7 +325,6 @@ def test_a_task_id_that_is_sent_again_by_name_is_a_new_job(shop: Shop, *, waits:
     message = shop.message()
     with suppress(SystemExit):
         shop.run(shop.receive(message))
-
     shop.run(shop.receive(message, redelivered=True))
 
     assert runs == [7, 7, 7]

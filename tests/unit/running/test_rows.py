@@ -22,7 +22,6 @@ def test_a_task_is_locked_when_its_scopes_row_says_so(shop: Shop, scope: Scope) 
         lock_key=KEY,
         **period,
     )
-
     task.delay()
     after_publish = list(shop.held())
     shop.run()

@@ -12,8 +12,6 @@ from celery_redislock.store.store import History
 from celery_redislock.testing import hold
 from tests.unit.shop import KEY, SCOPES, Shop, body
 
-# --- the lease a body sees -------------------------------------------------------------------
-
 
 def test_a_body_sees_its_lease(shop: Shop) -> None:
     """``self.lease``: ``key``, ``token``, ``fence``, ``expires_in``, ``held``, ``lost``, ``check()``."""
@@ -26,7 +24,6 @@ def test_a_body_sees_its_lease(shop: Shop) -> None:
         seen["expires_in"] = lease.expires_in
 
     task = shop.unique(look, bind=True, lock_key=KEY)
-
     with shop.running(task):
         task(7)
 
@@ -47,15 +44,11 @@ def test_where_the_key_is_not_held_the_lease_is_inert(shop: Shop, scope: str, *,
     task = shop.noting(leases, lambda task: task.lease, acks_late=acks_late, **SCOPES[scope])
     task.delay(7)
     shop.run()
-
     for lease in (task.lease, *leases):
         lease.check()
         assert isinstance(lease, InertLease)
         assert (lease.held, lease.lost, lease.expires_in) == (False, False, 0)
         assert (lease.fence, lease.key, lease.token) == (None, None, None)
-
-
-# --- recursion -------------------------------------------------------------------------------
 
 
 def test_a_body_that_calls_its_own_task_does_not_lock_itself(shop: Shop) -> None:
@@ -65,24 +58,18 @@ def test_a_body_that_calls_its_own_task_does_not_lock_itself(shop: Shop) -> None
         return 0 if account_id == 0 else 1 + int(shop.app.tasks["shop.sync"](account_id - 1))
 
     shop.unique(count, lock_key=KEY).delay(3)
-
     assert shop.run() == 3
     assert shop.store.calls == ["acquire", "acquire", "release"]
-
-
-# --- eager mode and direct calls -------------------------------------------------------------
 
 
 def test_eager_and_direct_calls_take_no_lock(shop: Shop) -> None:
     """They never disturb a queued task's lock."""
     task = shop.unique(body, lock_key=KEY)
-
     with hold(task, 7):
         shop.store.calls.clear()
         result = task.apply((7,))
         assert task(7) == 7
         assert shop.store.calls == []
-
     copy = pickle.loads(pickle.dumps(result))  # noqa: S301  as a caller may
     assert (copy.get(), copy.id, copy.is_duplicate) == (7, result.id, False)
 
@@ -95,26 +82,10 @@ def test_with_redislock_eager_they_take_it(shop: Shop, monkeypatch: Any) -> None
     task = shop.noting(
         states, lambda _task: [state for _, state in shop.states()], lock_key=KEY, acks_late=True
     )
-
     assert task.apply((7,)).result == 7
     assert task(7) == 7
     assert states == [["running"], ["running"]]
     assert (shop.held(), shop.store.marks()) == ({}, {})
-
-
-@pytest.mark.parametrize(
-    ("strategy", "state"), [("skip", "REVOKED"), ("raise", "FAILURE"), ("retry", "FAILURE")]
-)
-@pytest.mark.parametrize("task_id", ["t1", "t2"])
-def test_an_eager_duplicate_never_waits(shop: Shop, strategy: str, state: str, task_id: str) -> None:
-    """It would block its caller; there is no message that could run later, whatever its id."""
-    shop.app.conf.redislock_eager = True
-    task = shop.unique(body, lock_key=KEY, on_conflict=strategy)
-
-    with hold(task, 7, task_id="t1"):
-        result = task.apply((7,), task_id=task_id)
-
-    assert (result.state, result.is_duplicate) == (state, state == "REVOKED")
 
 
 @pytest.mark.parametrize("backend", ["cache+memory://", "disabled://"])
@@ -130,7 +101,6 @@ def test_every_form_of_an_eager_call_answers_a_skip_in_one_way(form: str, backen
         "apply_async": lambda: task.apply_async((7,), task_id="mine"),
         "delay of while_executing": lambda: serialised.delay(7),
     }[form]
-
     with hold(task, 7, task_id="first"):
         result = call()
 
@@ -144,17 +114,21 @@ def test_every_form_of_an_eager_call_answers_a_skip_in_one_way(form: str, backen
     assert call().get() == 7
 
 
-def test_the_loss_of_a_lease_on_a_message_is_only_logged(shop: Shop, caplog: Any) -> None:
-    """``on_lock_lost`` is about a lock of the key, which ``until_executing`` does not hold while it runs."""
-    losses: list[Any] = []
-    shop.app.conf.redislock_on_lock_lost = losses.append
+def losing(shop: Shop, **options: Any) -> Any:
+    """Declare a task whose body loses its lease."""
 
     def sync(self: Any, account_id: int) -> None:
         self.request.redislock_run.lease.lose("it was taken away")
 
-    shop.unique(sync, bind=True, lock_key=KEY, lock="until_executing", acks_late=True).delay(7)
-    shop.run()
+    return shop.unique(sync, bind=True, lock_key=KEY, **options)
 
+
+def test_the_loss_of_a_lease_on_a_message_is_only_logged(shop: Shop, caplog: Any) -> None:
+    """``on_lock_lost`` is about a lock of the key, which ``until_executing`` does not hold while it runs."""
+    losses: list[Any] = []
+    shop.app.conf.redislock_on_lock_lost = losses.append
+    losing(shop, lock="until_executing", acks_late=True).delay(7)
+    shop.run()
     assert losses == []
     assert "lost its lock on 'message:" in caplog.text
 
@@ -166,13 +140,8 @@ def test_who_released_the_lock_by_force_is_told_to_the_run_that_lost_it(
     """Quoted in its line; not what befell an earlier holder of the key."""
     forced = {"by": "ann", "host": "web-1", "pid": 7, "reason": "host died", "owner": task_id, "since": 1.5}
     monkeypatch.setattr(shop.store, "happened", lambda *_, **__: History(forced=forced))
-
-    def sync(self: Any, account_id: int) -> None:
-        self.request.redislock_run.lease.lose("it was taken away")
-
-    shop.unique(sync, bind=True, lock_key=KEY).apply_async((7,), task_id="first")
+    losing(shop).apply_async((7,), task_id="first")
     shop.run()
-
     assert ("from first by ann on web-1 (pid 7): 'host died'" in caplog.text) == (task_id == "first")
     assert ("it was taken away" in caplog.text) == (task_id == "another")
 
@@ -180,14 +149,10 @@ def test_who_released_the_lock_by_force_is_told_to_the_run_that_lost_it(
 def test_a_run_that_cannot_be_skipped_says_so_to_the_server(shop: Shop) -> None:
     """Refused, it is counted among those that wait, whatever its task asks for."""
     seen: list[Any] = []
-
-    def sync(self: Any, account_id: int) -> None:
-        seen.append(shop.store.inspect(self.lease.key).facts["on_conflict"])
-
-    task = shop.unique(sync, bind=True, lock_key=KEY)
+    facts = lambda task: shop.store.inspect(task.lease.key).facts["on_conflict"]  # noqa: E731
+    task = shop.noting(seen, facts)
     task.delay(7)
-    shop.run()
     shop.app.send_task(task.name, (8,))
-    shop.run()
-
+    for message in shop.messages():
+        shop.run(shop.receive(message))
     assert seen == ["wait", "skip"]

@@ -3,7 +3,6 @@
 import time
 from contextlib import nullcontext, suppress
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 from celery.exceptions import Ignore, SoftTimeLimitExceeded
@@ -22,9 +21,6 @@ def looking(shop: Shop, seen: list[Any], **options: Any) -> Any:
     return shop.noting(seen, lambda _task: shop.holder(KEY), **options)
 
 
-# --- scopes that hold while they run ---------------------------------------------------------
-
-
 @pytest.mark.parametrize("scope", ["until_executed", "until_executing"])
 def test_a_message_that_lost_its_header_takes_over_the_claim_of_its_task_id(shop: Shop, scope: str) -> None:
     """Law 2: whatever lost it on the way, the message was accepted."""
@@ -32,24 +28,9 @@ def test_a_message_that_lost_its_header_takes_over_the_claim_of_its_task_id(shop
     looking(shop, seen, lock=scope).apply_async((7,), task_id="t1")
     shop.messages()
     shop.app.send_task("shop.sync", (7,), task_id="t1")
-
     assert shop.run() == 7
-
     assert [hold and hold.state for hold in seen] == ["running" if scope == "until_executed" else None]
     assert shop.held() == {}
-
-
-def test_key_and_options_of_the_message_win_over_the_tasks_own(shop: Shop) -> None:
-    """They travel with it; a deploy that changes ``lock_key`` affects new messages only."""
-    seen: list[Any] = []
-    task = looking(shop, seen, lock_ttl=20)
-    task.apply_async((7,), lock_ttl=90)
-    task.lock_key = "other:{account_id}"
-
-    shop.run()
-
-    assert [hold.state for hold in seen] == ["running"]
-    assert seen[0].expires_in == pytest.approx(90, abs=0.9)
 
 
 @pytest.mark.parametrize(("published", "works"), [(3, 1), (1, 3), (2, 3)])
@@ -62,7 +43,6 @@ def test_a_deploy_that_changes_the_limit_costs_no_call_that_is_on_its_way(
     calls = [task.delay(7) for _ in range(published)]
     messages = shop.messages()
     task.lock_limit = works
-
     assert [call.is_duplicate for call in calls] == [False] * published
     assert [shop.run(shop.receive(message)) for message in messages] == [7] * published
     assert shop.held() == {}
@@ -71,14 +51,11 @@ def test_a_deploy_that_changes_the_limit_costs_no_call_that_is_on_its_way(
 def test_a_header_copied_from_another_message_lends_no_hold(shop: Shop) -> None:
     """Law 3: whoever hands on all headers of its request must not hand on its lock."""
     keys: list[str] = []
-
     task = shop.noting(keys, lambda task: task.lease.key)
     task.apply_async((7,), task_id="t0", lock_key=KEY)
     other = shop.message()
     shop.app.send_task("shop.sync", (7,), task_id="t1", headers={HEADER: other.headers[HEADER]})
-
     shop.run()
-
     assert keys == [task.lock_for(7).key]
     assert shop.held()[KEY].token == carried(other).token
 
@@ -94,23 +71,17 @@ def test_a_run_is_renewed_for_its_hard_limit_and_no_longer(
     task = shop.unique(body, lock_key=KEY, time_limit=task_limit, lock_max_hold=own)
     given = []
     monkeypatch.setattr(watchdog_of(shop.store), "watch", lambda _lease, max_hold: given.append(max_hold))
-
     with shop.running(task, timelimit=message_limit):
         task(7)
-
     assert given == [expected]
 
 
 @pytest.mark.parametrize("how", ["", "a retry", "redelivered"])
-def test_a_claim_that_had_expired_is_warned_of_and_the_run_acquires(
-    shop: Shop, caplog: Any, how: str
-) -> None:
+def test_a_claim_that_had_expired_is_warned_of_and_taken_anew(shop: Shop, caplog: Any, how: str) -> None:
     """Law 2. Where a child was killed the key is open until the next start, and that is nobody's mistake."""
     shop.unique(body, lock_key=KEY).apply_async((7,), task_id="t1", retries=int(how == "a retry"))
     shop.store.force_release(KEY)
-
     assert shop.run(redelivered=how == "redelivered") == 7
-
     warning = "the claim of shop.sync[t1] on 'account:7' was gone when it started"
     assert (warning in caplog.text) == (how == "")
 
@@ -150,30 +121,21 @@ def test_a_claim_that_is_elsewhere_is_looked_for_once_a_minute(
     [({"retries": 1}, True), ({"retries": 1, "delivery_info": {"redelivered": True}}, False), ({}, False)],
     ids=["a retry", "a retry delivered again", "a new job"],
 )
-def test_a_retry_takes_over_a_queued_claim_of_its_own_task_id(
-    shop: Shop, how: dict[str, Any], *, takes_over: bool
-) -> None:
+def test_a_retry_takes_over_a_queued_claim_of_its_own_task_id(shop: Shop, how: Any, takes_over: bool) -> None:
     """Law 7: a claim that the main process made for a lost child does not block the retry."""
     task = shop.unique(body, lock_key=KEY)
     shop.store.acquire(KEY, "t1/other", 100, facts='{"state": "queued", "message": "t1/other"}')
-
     with shop.running(task, header=Message(KEY, "t1/m", must_run=True), **how):
         if takes_over:
             assert task(7) == 7
         else:
             with pytest.raises(Ignore):
                 task(7)
-
     assert (shop.held() == {}) == takes_over
 
 
-# --- until_executing -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("strategy", ["retry", "skip", "raise"])
-def test_until_executing_without_a_claim_yields_to_a_queued_one(
-    shop: Shop, monkeypatch: Any, strategy: str
-) -> None:
+def test_without_a_claim_until_executing_yields_to_one(shop: Shop, monkeypatch: Any, strategy: str) -> None:
     """Law 1: published without a claim, so that the worker decides; the other's publish is long over."""
     seen: list[Any] = []
     task = looking(shop, seen, lock="until_executing", on_conflict={"client": "retry", "server": strategy})
@@ -182,7 +144,6 @@ def test_until_executing_without_a_claim_yields_to_a_queued_one(
     one, other = (shop.receive(message) for message in shop.messages())
     clock = time.time
     monkeypatch.setattr(time, "time", lambda: clock() + 61)
-
     outcome = shop.run(other)
 
     assert seen == []
@@ -203,17 +164,13 @@ def test_until_executing_without_a_claim_yields_to_a_queued_one(
     [("until_executing", {"must_run": True}), ("until_executing", {}), ("until_expired", {})],
     ids=["a member", "a retry", "a retry of until_expired"],
 )
-def test_members_and_retries_are_not_decided_about_again(
-    shop: Shop, scope: str, more: dict[str, Any]
-) -> None:
+def test_members_and_retries_are_not_decided_about_again(shop: Shop, scope: str, more: Any) -> None:
     """Laws 6 and 7: a member of a workflow, and what was accepted before its retry, run."""
     seen: list[Any] = []
     task = looking(shop, seen, **SCOPES[scope])
     shop.store.acquire(KEY, "queued/claim", 100, facts='{"state": "queued"}')
-
     with shop.running(task, header=Message(KEY, "t1/bare", **more), retries=0 if more else 1):
         task(7)
-
     assert [hold.owner for hold in seen] == ["queued"]
 
 
@@ -221,12 +178,10 @@ def test_until_executing_without_a_claim_begins_its_period_and_passes_through_it
     """``lock_period`` counts from the start of what was not accepted at publish; a redelivery was."""
     seen: list[Any] = []
     task = looking(shop, seen, lock="until_executing", lock_period=50)
-
     for redelivered in (False, True):
         delivery = {"redelivered": redelivered, "routing_key": shop.queue, "exchange": ""}
         with shop.running(task, header=Message(KEY, "t1/bare"), delivery_info=delivery):
             task(7)
-
     assert [(hold.owner, hold.is_period) for hold in seen] == [("t1", True)] * 2
     assert task.delay(7).is_duplicate
 
@@ -268,44 +223,26 @@ def test_a_claim_whose_grant_was_missed_is_among_several(shop: Shop, others: int
     message = Message(KEY, "t1/m")
     facts = '{"state":"queued","limit":4,"published":true}'
     shop.store.acquire(KEY, message.token, 9000.0, facts=facts, limit=4)
-
     with shop.running(task, header=message):
         assert task(7) == 7
-
     assert sorted(hold.owner for hold in shop.store.holders(KEY)) == [f"before-{n}" for n in range(others)]
 
 
-# --- until_expired ---------------------------------------------------------------------------
-
-
 def test_until_expired_without_a_claim_is_accepted_when_it_starts(shop: Shop) -> None:
-    """Beat without the task imported: the workers decide which of its messages counts."""
-    task = shop.unique(body, lock="until_expired", lock_period=50, lock_key=KEY)
+    """Beat without the task imported: the workers decide which of its messages counts.
 
-    properties = {"delivery_tag": "first"}
-
-    with shop.running(task, properties=properties):
-        first = task(7)
-    with shop.running(task, task_id="t2"), pytest.raises(Ignore):
-        task(7)
-    with shop.running(task, properties=properties, delivery_info={"redelivered": True}):
-        again = task(7)
-
-    assert (first, again) == (7, 7)
+    A period counts for each publish, also for those of one task id.
+    """
+    shop.unique(body, lock="until_expired", lock_period=50, lock_key=KEY)
+    for task_id in ("t1", "t2", "t1"):
+        shop.app.send_task("shop.sync", (7,), task_id=task_id)
+    first, *others = shop.messages()
+    assert shop.run(shop.receive(first)) == 7
+    assert all(isinstance(shop.run(shop.receive(other)), Ignore) for other in others)
+    assert [message.headers["id"] for message in shop.messages()] == ["t1"]  # it waits for the period to pass
+    assert shop.run(shop.receive(first, redelivered=True)) == 7
     assert shop.held()[KEY].owner == "t1"
     assert shop.held()[KEY].expires_in == pytest.approx(50, abs=0.9)
-
-
-def test_a_task_id_that_is_sent_again_by_name_waits_for_the_period_to_pass(shop: Shop) -> None:
-    """A period counts for each publish, also for those of one task id."""
-    shop.unique(body, lock="until_expired", lock_period=50, lock_key=KEY)
-    ran = []
-    for _ in range(2):
-        shop.app.send_task("shop.sync", (7,), task_id="daily")
-        ran.append(shop.run())
-
-    assert [isinstance(end, Ignore) for end in ran] == [False, True]
-    assert len(shop.messages()) == 1
 
 
 @pytest.mark.parametrize("lock", ["until_executing", "until_executed", "while_executing"])
@@ -314,37 +251,26 @@ def test_a_member_of_a_workflow_waits_for_the_period_to_pass(shop: Shop, lock: s
     task = shop.unique(body, lock=lock, lock_period=50, lock_key=KEY)
     task.delay(7)
     shop.run()
-
     task.apply_async((7,), group_id="g")
     end = shop.run()
-
     assert isinstance(end, Ignore)
     shop.store.let_pass(51)
     assert shop.run() == 7
-
-
-# --- what takes no lock ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("switch", ["task", "call", "environment", "made by hand"])
 def test_what_takes_no_lock_asks_nobody(shop: Shop, switch: str) -> None:
     """``lock=None`` for a task or a call, ``redislock_enabled``; a request without an id has no identity."""
     seen: list[Any] = []
-
     task = shop.noting(seen, lambda task: task.lease, lock=None if switch == "task" else "until_executed")
     header = Message(None if switch == "call" else KEY, "t1/x", claimed=switch == "environment")
     bare = {"id": None, "headers": None, "properties": None, "delivery_info": None}
     request = bare if switch == "made by hand" else {}
-
     switched = locks_off() if switch == "environment" else nullcontext()
     with switched, shop.running(task, header=header, **request):
         assert task(7) == 7
-
     assert [type(lease) for lease in seen] == [InertLease]
     assert shop.store.calls == []
-
-
-# --- the lock server is away -----------------------------------------------------------------
 
 
 def test_a_worker_asks_until_the_server_answers_and_owes_nothing(shop: Shop, monkeypatch: Any) -> None:
@@ -354,15 +280,11 @@ def test_a_worker_asks_until_the_server_answers_and_owes_nothing(shop: Shop, mon
     owed = debts(shop, monkeypatch)
     shop.unique(body, lock_key=KEY).delay(7)
     shop.store.failures = 3
-
     assert shop.run() == 7
-
     assert (len(pauses), owed) == (2, [])
 
 
-def test_after_the_start_timeout_the_message_is_published_again(
-    shop: Shop, monkeypatch: Any, caplog: Any
-) -> None:
+def test_after_the_start_timeout_a_message_is_sent_again(shop: Shop, monkeypatch: Any, caplog: Any) -> None:
     """Law 9: it waits with its id and without a state, and spends no retry."""
     pauses: list[float] = []
     no_patience(monkeypatch, pauses=pauses)
@@ -370,7 +292,6 @@ def test_after_the_start_timeout_the_message_is_published_again(
     published = shop.unique(body, lock_key=KEY, lock_retry_delay=50).delay(7)
     request = shop.receive()
     shop.store.failures = float("inf")
-
     assert isinstance(shop.run(request), Ignore)
 
     assert f"shop.sync[{published.id}] cannot start" in caplog.text
@@ -385,80 +306,49 @@ def test_after_the_start_timeout_the_message_is_published_again(
     assert shop.state(published.id) == "PENDING"
 
 
-def test_run_starts_at_once_without_a_lock_and_logs_it(shop: Shop, caplog: Any) -> None:
-    """``on_lock_error="run"``."""
-    leases: list[Any] = []
-    task = shop.noting(leases, lambda task: task.lease, lock_key=KEY, on_lock_error="run")
-    shop.store.failures = 1
-
-    with shop.running(task):
-        task(7)
-
-    assert [type(lease) for lease in leases] == [InertLease]
-    assert "running shop.sync[t1] without its lock" in caplog.text
-    assert shop.store.calls.count("acquire") == 1
-
-
-def test_a_start_that_was_never_sent_owes_no_release(shop: Shop, monkeypatch: Any) -> None:
+@pytest.mark.parametrize("was_sent", [True, False])
+def test_a_start_that_was_never_sent_owes_no_release(shop: Shop, monkeypatch: Any, was_sent: bool) -> None:
     """Without a connection nothing was taken; the same request, if it was sent, may have taken the lock."""
     owed = debts(shop, monkeypatch)
     task = shop.unique(body, lock_key=KEY, on_lock_error="run")
-    found: dict[bool, int] = {}
-    for was_sent in (False, True):
-        lost = LockUnavailable("memory", "acquire", "no answer")
-        lost.was_sent = was_sent
-        with monkeypatch.context() as patched:
-            patched.setattr(shop.store, "acquire", Mock(side_effect=lost))
-            before = len(owed)
-            with shop.running(task):
-                task(7)
-            found[was_sent] = len(owed) - before
-
-    assert found == {False: 0, True: 1}
+    monkeypatch.setattr(LockUnavailable, "was_sent", was_sent)
+    shop.store.failures = 1
+    with shop.running(task):
+        task(7)
+    assert len(owed) == was_sent
 
 
-def test_a_start_whose_reply_was_lost_uses_up_no_period(shop: Shop, monkeypatch: Any) -> None:
-    """Law 2: nothing ran under it, so nobody waits for it."""
+@pytest.mark.parametrize("answers_again", [True, False])
+def test_a_start_whose_reply_was_lost_loses_nothing(
+    shop: Shop, monkeypatch: Any, caplog: Any, answers_again: bool
+) -> None:
+    """The request that was not answered took over the claim: nobody is told to raise a TTL.
+
+    Law 2: if it is not answered at all, nothing ran under its period, so nobody waits for that.
+    """
     no_patience(monkeypatch)
     owed = debts(shop, monkeypatch)
-    shop.unique(body, lock_key=KEY, lock="while_executing", lock_period=3000).delay(7)
-    take = shop.store.acquire
+    options: Any = {} if answers_again else {"lock": "while_executing", "lock_period": 3000}
+    shop.unique(body, lock_key=KEY, **options).delay(7)
+    take, lost = shop.store.acquire, []
 
-    def lose_reply(*args: Any, **kwargs: Any) -> None:
-        take(*args, **kwargs)
-        shop.store.failures = float("inf")
+    def lose_the_first_reply(*args: Any, **kwargs: Any) -> Any:
+        answer = take(*args, **kwargs)
+        if lost:
+            return answer
+        lost.append(answer)
+        shop.store.failures = 0 if answers_again else float("inf")
         raise LockUnavailable("memory", "acquire", "its reply was lost")
 
     with monkeypatch.context() as patched:
-        patched.setattr(shop.store, "acquire", lose_reply)
-        shop.run()
+        patched.setattr(shop.store, "acquire", lose_the_first_reply)
+        outcome = shop.run()
     shop.store.failures = 0
     for release in owed:
         release()
 
-    assert shop.holder(KEY) is None
-
-
-def test_a_start_whose_reply_was_lost_has_not_lost_its_claim(
-    shop: Shop, monkeypatch: Any, caplog: Any
-) -> None:
-    """The claim was taken over by the request that was not answered: nobody is told to raise a TTL."""
-    no_patience(monkeypatch)
-    shop.unique(body, lock_key=KEY).delay(7)
-    take = shop.store.acquire
-    replies = iter([False])
-
-    def lose_the_first_reply(*args: Any, **kwargs: Any) -> Any:
-        answer = take(*args, **kwargs)
-        if next(replies, True):
-            return answer
-        raise LockUnavailable("memory", "acquire", "its reply was lost")
-
-    monkeypatch.setattr(shop.store, "acquire", lose_the_first_reply)
-
-    assert shop.run() == 7
-
-    assert next(replies, None) is None
+    assert outcome == 7 if answers_again else isinstance(outcome, Ignore)
+    assert (len(lost), shop.holder(KEY)) == (1, None)
     assert "was gone when it started" not in caplog.text
 
 
