@@ -91,7 +91,7 @@ KINDS = {
     "a retry": Kind({"task_id": "t1"}, is_retry=True),
     "waited before": Kind({"task_id": "t1"}, comes_again=True, header={"was_delivered": True}),
     "kept long": Kind({"task_id": "t1"}, comes_again=True, kept=1801),
-    "not kept so long": Kind({"task_id": "t1"}, kept=1799),
+    "not kept so long": Kind({"task_id": "t1"}, kept=1700),
     "kept long, named": Kind({"task_id": "t1"}, comes_again=True, kept=16, is_named=True),
     "not so long, named": Kind({"task_id": "t1"}, kept=14, is_named=True),
     "unaware of its claim": Kind({"task_id": "t1"}, header={"claimed": False}),
