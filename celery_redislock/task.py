@@ -255,7 +255,7 @@ class SingletonTask(Task):
         from celery_redislock.locks.lease import InertLease
 
         run: Run | None = getattr(self.request_stack.top, "redislock_run", None)
-        if run is None or run.lease is None or run.locks.lease is None:
+        if run is None or run.lease is None or run.locks.running is None:
             return InertLease()
         return run.lease
 

@@ -36,10 +36,10 @@ def release(request: Any, error: BaseException) -> None:
     # a body that continued after retry(throw=False), or of an earlier job with this id.
     has_succeeded = _EXIT_IS_LOSS and _is_loss(request, error) and request._success_was_stored()
     again = None if has_succeeded else _comes_again(request, error, delivery.message)
-    if again is not None and delivery.locks.lease is not None:
+    if again is not None and delivery.locks.running is not None:
         token, delay = again
         ttl = delivery.options.lock_queue_ttl + delay
-        answer = delivery.locks.lease.convert(delivery.token, token, ttl=ttl)
+        answer = delivery.locks.running.convert(delivery.token, token, ttl=ttl)
         message = delivery.message
         if answer is not None and answer.released and message is not None:
             # What Celery publishes for this id (``retry_on_worker_lost``) carries this claim. A message that

@@ -104,7 +104,7 @@ def claim_ahead(request: Any) -> str:
     delivery = request.delivery
     if delivery is None or delivery.identity is None or delivery.lock.limit is not None:
         return ""
-    if delivery.locks.lease is None:
+    if delivery.locks.running is None:
         return ""  # what it has there may stand for a period, and its end must not release that
     return f"{delivery.identity}\0{facts_of_turn(delivery.lock)}"
 

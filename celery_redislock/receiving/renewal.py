@@ -121,7 +121,7 @@ def _renew_lease(request: Any) -> None:
     # Made anew: whether its message was kept for so long that it can come again shows when it starts.
     request.__dict__.pop("delivery", None)
     delivery = request.delivery
-    if delivery is not None and (delivery.locks.lease is not None or delivery.again):
+    if delivery is not None and (delivery.locks.running is not None or delivery.again):
         lock = delivery.locks.copies
         limit = request.time_limits[0] or request.task.time_limit
         renewal = HoldInHand(lock, delivery.token, lock.ttl, request, RUNS)

@@ -78,18 +78,18 @@ class Receipt(NamedTuple):
 
 
 class Locks(NamedTuple):
-    """The locks of one message.
+    """The locks of one message; what a run holds of them now is its ``lease``.
 
     Attributes:
-        claim: what its publish holds, if it claims something, where its header says so. The same object as
-            the lease, unless that does not take it over.
-        lease: what its run holds under its key; ``None`` in a scope that holds nothing while it runs.
-        copies: what keeps a second copy of the message out while the first one runs: the lease, or else a
+        claim: of its publish, if that claims something, where its header says so. The same object as
+            ``running``, unless a run's lease does not take it over.
+        running: of its key, while it runs; ``None`` in a scope that holds nothing then.
+        copies: what keeps a second copy of the message out while the first one runs: ``running``, or else a
             lock of the message itself.
     """
 
     claim: TaskLock
-    lease: TaskLock | None
+    running: TaskLock | None
     copies: TaskLock
 
 

@@ -45,14 +45,14 @@ def finish(run: Run, error: BaseException | None) -> None:
             run.note_follow_up(token, lambda: run.options.lock_queue_ttl)
         if not _job_continues(run, error):
             run.failed_period = run.opened_by
-            if run.failed_period is not None and run.locks.claim is not run.locks.lease:
+            if run.failed_period is not None and run.locks.claim is not run.locks.running:
                 run.end_period(run.failed_period)  # else it ends with the lease, which keeps it
     lease = run.lease
     if lease is None:
         # It had to start without its lock, and has its claim yet; or its publisher does not know of one.
-        if run.message is not None and run.locks.lease is not None and run.state is not REQUEUED:
+        if run.message is not None and run.locks.running is not None and run.state is not REQUEUED:
             run.leave(Fate.FAILED if run.failed_period else Fate.SUCCEEDED)
-    elif run.followed_by and run.locks.lease is not None:
+    elif run.followed_by and run.locks.running is not None:
         _hand_on(run, lease)
     elif _is_stored_beside(run, error):
         run.state = STORE_NEXT[run.state]  # and renewed until then

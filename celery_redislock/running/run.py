@@ -78,7 +78,7 @@ class Run(Delivery):
         In a scope without a lease nobody tells whether it was, if it has waited.
         """
         if self.lease is not None and (
-            self.lease.sent_again or (self.parked_as is not None and self.locks.lease is None)
+            self.lease.sent_again or (self.parked_as is not None and self.locks.running is None)
         ):
             return mark_ttl(self.task.app)
         return super().done_ttl
@@ -114,7 +114,7 @@ class Run(Delivery):
         return is_stored
 
     def _announce_release(self, lease: Lease) -> None:
-        if self.locks.lease is not None:
+        if self.locks.running is not None:
             lock_released.send(sender=self.task, key=lease.key, task_id=self.lock.owner, lease=lease)
 
     def warn_of_loss(self, lease: Lease) -> None:
@@ -134,7 +134,7 @@ class Run(Delivery):
         why = self.lock.count_loss() or lease.lost_because
         what = "%s lost its lock on %r while running: %s; another run may hold it now: %s"
         logger.warning(what, self.lock, lease.key, why, explain(self.lock.key))
-        if self.locks.lease is None:
+        if self.locks.running is None:
             return
         lock_lost.send(sender=self.task, key=lease.key, task_id=self.lock.owner, lease=lease)
         action = self.options.on_lock_lost

@@ -47,7 +47,7 @@ def start(run: Run) -> None:
     try:
         if run.scope.lease or run.again:
             _acquire(run)
-        if run.locks.claim is not run.locks.lease:  # else it has become the lease
+        if run.locks.claim is not run.locks.running:  # else it has become the lease
             _end_claim(run)
     except BaseException as error:
         _leave(run, error)
@@ -81,9 +81,9 @@ def _acquire(run: Run) -> None:
         if answer.sent_again and not run.task.acks_late and run.identity is not None:
             # Acknowledged, it runs once at most: its copy does nothing, also where this run is killed.
             run.locks.copies.mark_done(run.identity, run.done_ttl)
-    elif not answer.repeated and run.locks.claim is run.locks.lease:
+    elif not answer.repeated and run.locks.claim is run.locks.running:
         _warn_of_lost_claim(run)
-    if lock_acquired.receivers and run.locks.lease is not None:
+    if lock_acquired.receivers and run.locks.running is not None:
         lock_acquired.send(sender=run.task, key=lock.key, task_id=lock.owner, lease=answer)
 
 
@@ -94,7 +94,7 @@ def _warn_of_lost_claim(run: Run) -> None:
         return
     if message.parked_at is not None:
         return  # its turn may have ended before it came
-    if run.locks.lease is not None:
+    if run.locks.running is not None:
         why = "it had expired while queued (raise lock_queue_ttl), was released by force, or its message was "
         why += "published twice; or its publisher has another redislock_prefix, or maybe another lock server"
         store = run.lock.store

@@ -32,7 +32,7 @@ def run_unique(
         start(run)
     except Answered as answered:
         return answered.result
-    if run.options.on_lock_lost == "terminate" and run.locks.lease is not None:
+    if run.options.on_lock_lost == "terminate" and run.locks.running is not None:
         if run.lease is not None:
             # A body that is interrupted needs time to end while nobody else has the lock.
             run.lease.limit_trust(1 / 3)

@@ -117,7 +117,7 @@ def _new_body() -> Any:
             "early": not self.acks_late,
             "pid": os.getpid(),
             # What nobody else may do meanwhile: work under this key, run this message.
-            "key": None if run is None or run.locks.lease is None else run.lock.key,
+            "key": None if run is None or run.locks.running is None else run.lock.key,
             "message": run.identity if run is not None and run.again else None,
             "limit": 1 if run is None or run.lock.limit is None else run.lock.limit,
             "fence": None if lease is None else lease.fence,
@@ -161,7 +161,7 @@ def _announce(sender: Any, lease: Lease, **_: Any) -> None:
 
 def _settle(task: Any, **_: Any) -> None:
     run = task.request.redislock_run
-    if run is not None and run.lease is not None and run.locks.lease is not None:
+    if run is not None and run.lease is not None and run.locks.running is not None:
         task.app.journal.note("settled", run.lease.token, int(run.lease.lost))
 
 
