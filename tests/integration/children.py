@@ -45,8 +45,3 @@ def work(task: Any) -> int:
         return int(connection.read_response())
     finally:
         connection.redislock_idle.append(connection)
-
-
-def work_afresh(url: str, prefix: str) -> int:
-    """Work in a process that inherited nothing."""
-    return work(shop_at(url, prefix))

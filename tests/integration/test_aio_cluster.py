@@ -1,21 +1,19 @@
 """Locks of coroutines on a Cluster: on all its nodes, in order, and while a slot moves or a primary dies."""
 
 import asyncio
-import socket
 import threading
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing, suppress
 from typing import Any
 
 import pytest
 import redis
 import redis.asyncio
 
-from celery_redislock.exceptions import LockLost, LockOptionError, LockUnavailable
+from celery_redislock.exceptions import LockLost, LockUnavailable
 from celery_redislock.locks import Lock, aio
 from tests.aio import play, until
-from tests.cluster import Cluster, running_cluster
+from tests.cluster import Cluster
 from tests.stores import ClusterCase
 
 pytestmark = pytest.mark.xdist_group("cluster")
@@ -136,91 +134,6 @@ def test_tasks_wait_in_more_slots_than_are_read_with_sixteen_connections_a_node(
     assert most - before <= 16
 
 
-def test_semaphores_and_read_write_locks_hold_on_each_node(cluster_case: ClusterCase) -> None:
-    """The same places, sides and lines as on one server, wherever the name's slot is."""
-    case = cluster_case
-
-    async def places(store: aio.Store, name: str) -> None:
-        seats = aio.Semaphore(store, name, 2)
-        first, second = await seats.acquire(timeout=0), await seats.acquire(timeout=0)
-        assert first is not None
-        assert second is not None
-        waits = asyncio.create_task(seats.acquire(timeout=50.0))
-        assert await until(lambda: case.redis.waiting(name)[0] == 1)
-        assert not waits.done()
-        assert await first.release()
-        third = await waits
-        assert third is not None
-        assert {hold.token for hold in await seats.holders()} == {second.token, third.token}
-        assert await second.release()
-        assert await third.release()
-
-    async def sides(store: aio.Store, name: str) -> None:
-        book = aio.ReadWriteLock(store, name, wait=50.0)
-        written: list[str] = []
-
-        async def write() -> None:
-            async with book.write:
-                written.append(name)
-
-        async with book.read:
-            async with aio.ReadWriteLock(store, name, wait=0).read:
-                writer = asyncio.create_task(write())
-                assert await until(lambda: case.redis.waiting(name)[0] == 1)
-            assert not written
-        await writer
-        assert written == [name]
-
-    async def story(store: aio.Store) -> None:
-        for name in NAMES[:8]:
-            await places(store, name)
-            await sides(store, name)
-
-    play(case, story)
-    assert all(case.holder(name) is None for name in NAMES)
-
-
-def test_all_who_wait_are_counted_whether_their_bells_are_read_or_not(cluster_case: ClusterCase) -> None:
-    """The more of a loop wait, the less often each looks: that holds in slots without a reader, too."""
-
-    async def story(store: aio.Store) -> None:
-        holders = [aio.Lock(store, name) for name in NAMES]
-        for holder in holders:
-            assert await holder.acquire(0)
-        tasks = [asyncio.create_task(aio.Lock(store, name).acquire(50.0)) for name in NAMES]
-        assert await until(lambda: store.waiting() == len(NAMES))
-        tasks.pop().cancel()
-        tasks.pop(0).cancel()
-        assert await until(lambda: store.waiting() == len(NAMES) - 2)
-        for holder in holders:
-            assert await holder.release()
-        assert all(await asyncio.gather(*tasks))
-        assert await until(lambda: store.waiting() == 0)
-
-    play(cluster_case, story)
-
-
-def test_all_who_ask_share_one_look_for_nodes_that_do_not_answer(cluster_case: ClusterCase) -> None:
-    """Law 9: they are told together, and the loop's threads stay free for others."""
-    # The system accepts for it, and nobody ever reads.
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-
-        async def story(store: aio.Store) -> list[bool | BaseException]:
-            asking = [aio.Lock(store, name).acquire(0) for name in NAMES * 5]
-            return await asyncio.gather(*asking, return_exceptions=True)
-
-        url = f"redis+cluster://127.0.0.1:{silent.getsockname()[1]}"
-        told = play(cluster_case, story, url, socket_timeout=0.2)
-        assert [type(each) for each in told] == [LockUnavailable] * len(told)
-        looks = 0
-        silent.setblocking(False)
-        with suppress(BlockingIOError):
-            while True:
-                silent.accept()[0].close()
-                looks += 1
-    assert 0 < looks < len(told) / 4
-
-
 def test_coroutines_go_on_while_a_slot_moves_there_and_back(
     cluster: Cluster, cluster_case: ClusterCase
 ) -> None:
@@ -257,38 +170,3 @@ def test_coroutines_go_on_while_a_slot_moves_there_and_back(
 
     play(cluster_case, story)
     assert cluster_case.holder("n") is None
-
-
-@pytest.mark.slow
-def test_coroutines_go_on_where_a_primary_is_killed() -> None:
-    """Who waits is served when a replica has been elected."""
-    with running_cluster() as cluster, closing(ClusterCase(cluster, socket_timeout=0.5)) as case:
-        killed = cluster.node_of("n")
-
-        async def story(store: aio.Store) -> None:
-            turns: Counter[int] = Counter()
-            over = asyncio.Event()
-
-            async def work(number: int) -> None:
-                while not over.is_set():
-                    try:
-                        async with aio.Lock(store, "n", ttl=2.0, wait=50.0):
-                            turns[number] += 1
-                    except (LockUnavailable, LockLost):
-                        await asyncio.sleep(0.01)
-
-            working = [asyncio.create_task(work(number)) for number in range(3)]
-            assert await until(lambda: min(turns[number] for number in range(3)) >= 2)
-            await asyncio.to_thread(cluster.kill_primary, killed)
-            await asyncio.to_thread(cluster.wait_failover)
-            before = turns.copy()
-            assert await until(lambda: all(turns[number] > before[number] for number in range(3)), 50.0)
-            over.set()
-            await asyncio.gather(*working)
-
-        play(case, story)
-
-
-def test_what_a_cluster_cannot_keep_is_refused_when_it_is_named(cluster: Cluster) -> None:
-    with pytest.raises(LockOptionError, match="cannot be locked together"):
-        aio.Lock(aio.connect(cluster.url), ["a", "b"])

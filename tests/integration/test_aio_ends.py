@@ -86,33 +86,25 @@ def test_a_stack_that_another_task_closes_releases_what_it_holds(case: RedisCase
 
 
 @each_block
-def test_a_hold_whose_task_is_done_is_renewed_no_more(
-    case: RedisCase, block: Block, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("whose", ["its task gone is done", "its event loop is closed"])
+def test_a_hold_whose_task_or_loop_is_over_is_renewed_no_more(
+    case: RedisCase, block: Block, whose: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story(store: aio.Store) -> None:
-        held = block(store)
-        await asyncio.create_task(held.__aenter__(), name="gone")
-        assert await until(lambda: is_free(case), PATIENCE)
-
-    with caplog.at_level(logging.WARNING, "celery_redislock"):
-        play(case, story)
-    assert [line for line in caplog.messages if "its task gone is done; it is left to expire" in line]
-
-
-@each_block
-def test_a_hold_whose_loop_is_closed_is_renewed_no_more(
-    case: RedisCase, block: Block, caplog: pytest.LogCaptureFixture
-) -> None:
+    """Law 4: nobody is left to release it, and that is told."""
     kept = []
 
     async def story(store: aio.Store) -> None:
         kept.append(block(store))
-        await kept[0].__aenter__()
+        if "task" in whose:
+            await asyncio.create_task(kept[0].__aenter__(), name="gone")
+            assert await until(lambda: is_free(case), PATIENCE)
+        else:
+            await kept[0].__aenter__()
 
     with caplog.at_level(logging.WARNING, "celery_redislock"):
         play(case, story)
         assert wait_until(lambda: is_free(case), PATIENCE)
-    assert [line for line in caplog.messages if "its event loop is closed; it is left to expire" in line]
+    assert [line for line in caplog.messages if f"{whose}; it is left to expire" in line]
 
 
 @pytest.mark.parametrize(

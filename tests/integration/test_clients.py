@@ -18,7 +18,7 @@ from tests.acceptance.processes import free_port
 from tests.facts import wait_until
 from tests.kinds import BOUNDED, client_at
 from tests.servers import EmbeddedServer
-from tests.stores import ABOUT, RedisCase, granted
+from tests.stores import ABOUT, granted
 
 A, B = "job-a/1", "job-b/1"
 
@@ -32,9 +32,6 @@ def own_server() -> Iterator[EmbeddedServer]:
 
 def client_of(server: PackagesServer, **options: Any) -> redis.Redis:
     return client_at(server.redis_url, **{**BOUNDED, **options})
-
-
-# --- a server that does not answer -----------------------------------------------------------
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["connected", "new"])
@@ -59,9 +56,6 @@ def test_a_frozen_server_is_waited_for_as_long_as_the_store_says(
 
         assert wait_until(lambda: isinstance(store.acquire("n", A, 30.0, facts=ABOUT), Grant), 10)
         assert store.is_open
-
-
-# --- what only some clients, and some servers, can -------------------------------------------
 
 
 @pytest.mark.parametrize("renamed", ["EVAL", "EVALSHA", None], ids=["no EVAL", "no EVALSHA", "ACL"])
@@ -104,52 +98,16 @@ def test_a_server_that_is_not_the_one_to_ask_says_which_is(arguments: list[str],
             store.release("message:", NOBODY)
 
 
-def test_what_others_wrote_need_be_no_text(redis_url: str) -> None:
-    """Also for a client that decodes all it reads."""
-    client = client_at(redis_url, decode_responses=True, **BOUNDED)
-    with closing(RedisCase(redis_url, named=client)) as case:
-        case.client.set(case.key(), b"\xff\xfe\0\xfd", px=30_000)
-
-        hold = case.redis.inspect("n")
-        assert hold is not None
-        assert (hold.token, hold.text) == ("\ufffd\ufffd", b"\xfd")
-        assert case.redis.server_says("memory", "maxmemory_policy") == "noeviction"
+def sell(number: int) -> int:
+    return number
 
 
-# --- how a client reaches its server ---------------------------------------------------------
-
-
-def test_a_sentinels_client_locks_on_the_primary_that_it_names(
-    primary: EmbeddedServer, sentinel: str
+@pytest.mark.parametrize("make", [client_at, lambda url: lambda: client_at(url)], ids=["client", "callable"])
+def test_a_task_locks_where_its_apps_client_leads(
+    redis_url: str, prefix: str, make: Callable[[str], Any]
 ) -> None:
-    quick = {"socket_timeout": 0.4, "socket_connect_timeout": 0.4, "retry": BOUNDED["retry"]}
-    host, port = sentinel.removeprefix("sentinel://").split(":")
-    client = redis.Sentinel([(host, int(port))], sentinel_kwargs=quick).master_for("mine", **quick)
-    with closing(connect(client)) as store, client_of(primary) as beside:
-        granted(store.acquire("n", A, 30.0, facts=ABOUT))
-
-        assert beside.keys("redislock:{n}:lock") == [b"redislock:{n}:lock"]
-        assert "sentinel service 'mine'" in store.server
-
-
-def test_a_url_of_sentinels_needs_no_celery(primary: EmbeddedServer, sentinel: str) -> None:
-    with closing(connect(f"{sentinel}/0?master_name=mine")) as store, client_of(primary) as beside:
-        granted(store.acquire("n", A, 30.0, facts=ABOUT))
-
-        assert len(beside.keys("redislock:{n}:lock")) == 1
-
-
-# --- with Celery -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "make",
-    [client_at, lambda url: lambda: client_at(url)],
-    ids=["client", "callable"],
-)
-def test_a_task_locks_where_its_apps_client_leads(redis_url: str, make: Callable[[str], Any]) -> None:
     with Celery("clients", set_as_current=False, broker="memory://") as app:
-        app.conf.update(redislock_url=make(redis_url), redislock_prefix=f"test-clients-{time.time_ns()}")
+        app.conf.update(redislock_url=make(redis_url), redislock_prefix=prefix)
         task = app.task(base=SingletonTask, name="sell", shared=False, ignore_result=True)(sell)
 
         first, again = (task.delay(1) for _ in range(2))
@@ -157,7 +115,3 @@ def test_a_task_locks_where_its_apps_client_leads(redis_url: str, make: Callable
         assert (first.is_duplicate, again.is_duplicate) == (False, True)
         assert again.id == first.id
         assert task.lock_for(1).release(reason="the test is over") is not None
-
-
-def sell(number: int) -> int:
-    return number

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import partial
-from itertools import combinations
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from tests.integration.programs import PATCHED, run_program
 from tests.stores import ClusterCase, binary_named, granted, refused
 from tests.tiers import slow
 from tests.tls import tls_arguments, tls_options
-from tests.waiters import PATIENCE, in_line
+from tests.waiters import PATIENCE
 
 pytestmark = pytest.mark.xdist_group("cluster")
 
@@ -46,24 +46,11 @@ SOCKET_TIMEOUT = 0.5
 TTL = 20.0
 
 
-class _Told(logging.Handler):
-    """Keeps what waits say while a server refuses them."""
-
-    def __init__(self, level: int) -> None:
-        super().__init__(level)
-        self.records: list[logging.LogRecord] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep it."""
-        self.records.append(record)
-
-
 class Load:
     """Threads that take locks in turn, and an account of who was at work when that no lock server keeps.
 
     Attributes:
         history: each turn.
-        lost: those whose release found that they held nothing.
         by_thread: how many turns each has had.
         unavailable: the requests that were given up, which their threads made again.
     """
@@ -72,13 +59,12 @@ class Load:
         self._store = store
         self._is_over = threading.Event()
         self._threads = [f"{number}/{name}" for number in range(threads) for name in names]
-        self._kept: dict[str, threading.Event] = {}
-        self._at_work: dict[str, str] = {}
         self.history: list[Interval] = []
-        self.lost: list[Interval] = []
         self.by_thread: Counter[str] = Counter()
         self.unavailable: list[LockUnavailable] = []
-        self._told = _Told(logging.WARNING)
+        #: Keeps what waits say while a server refuses them.
+        self._told = BufferingHandler(10_000)
+        self._told.setLevel(logging.WARNING)
 
     @contextmanager
     def on(self) -> Iterator["Load"]:
@@ -95,18 +81,6 @@ class Load:
             for each in done:
                 each.result(3 * PATIENCE)
 
-    @contextmanager
-    def kept_on(self, name: str) -> Iterator[str]:
-        """Keep the first who holds this name now, and is told, at work until the block ends."""
-        over = self._kept[name] = threading.Event()
-        try:
-            assert wait_until(lambda: name in self._at_work, PATIENCE)
-            yield self._at_work[name]
-        finally:
-            del self._kept[name]
-            over.set()
-            del self._at_work[name]
-
     def wait_turns(self) -> None:
         """Return when each thread has had two more turns: the last one's request is of now."""
         before = self.by_thread.copy()
@@ -120,28 +94,18 @@ class Load:
     @property
     def refusals(self) -> int:
         """How many requests were given up, and how many waits have said that they try again."""
-        return len(self.unavailable) + len(self._told.records)
-
-    def take_a_turn(self, lock: Lock, who: str, timeout: float) -> bool:
-        """Have a turn, unless the lock is not had in time."""
-        if not lock.acquire(timeout=timeout):
-            return False
-        start, fence = time.monotonic(), lock.fence
-        over = self._kept.get(lock.name)
-        if over and self._at_work.setdefault(lock.name, who) == who:
-            over.wait(3 * PATIENCE)
-        turn = Interval(lock.name, f"{who}, turn {self.by_thread[who]}", fence, start, time.monotonic())
-        self.history.append(turn)
-        self.by_thread[who] += 1
-        if not lock.release():
-            self.lost.append(turn)
-        return True
+        return len(self.unavailable) + len(self._told.buffer)
 
     def _work(self, thread: str) -> None:
         lock = Lock(self._store, thread.partition("/")[2], ttl=TTL, owner=thread)
         while not self._is_over.is_set():
             try:
-                assert self.take_a_turn(lock, thread, 2 * PATIENCE), f"{thread} is forgotten"
+                assert lock.acquire(2 * PATIENCE), f"{thread} is forgotten"
+                start = time.monotonic()
+                name = f"{thread}, turn {self.by_thread[thread]}"
+                self.history.append(Interval(lock.name, name, lock.fence, start, time.monotonic()))
+                self.by_thread[thread] += 1
+                assert lock.release(), f"{thread} has lost its lock"
             except LockUnavailable as error:
                 self.unavailable.append(error)
                 time.sleep(0.01)
@@ -187,31 +151,19 @@ def test_locks_on_all_nodes_exclude_and_are_renewed_and_told(
     assert wait_until(lambda: store.names() == [], PATIENCE)
 
 
-def test_one_call_renews_leases_on_all_nodes_and_tells_which_are_gone(cluster_case: ClusterCase) -> None:
-    """The watchdog's verb: every answer stands where its term stood."""
+def test_one_call_renews_leases_on_all_nodes_and_asks_each_node_once(
+    cluster: Cluster, cluster_case: ClusterCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watchdog's verb: a round trip a node, not a slot; every answer stands where its term stood."""
     store = cluster_case.redis
     for name in NAMES:
         granted(store.acquire(name, A, 5.0, facts="{}"))
+    terms = [Term(name, A, TTL) for name in NAMES]
+    assert all(store.renew(terms).renewed)  # each node knows the script
+    assert all((cluster_case.remaining(name) or 0.0) > 5.0 for name in NAMES)
     gone = NAMES[::7]
     for name in gone:
         assert store.force_release(name).released
-
-    renewed = store.renew([Term(name, A, TTL) for name in NAMES]).renewed
-
-    assert renewed == [None if name in gone else True for name in NAMES]
-    assert all((cluster_case.remaining(name) or 0.0) > 5.0 for name in NAMES if name not in gone)
-    refused(store.acquire(NAMES[1], B, 5.0, facts="{}"))
-
-
-def test_however_many_leases_a_node_keeps_it_is_asked_once(
-    cluster: Cluster, cluster_case: ClusterCase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A watchdog of many leases: one round trip a node, not one a slot."""
-    store = cluster_case.redis
-    terms = [Term(name, A, TTL) for name in NAMES]
-    for name in NAMES:
-        granted(store.acquire(name, A, TTL, facts="{}"))
-    assert all(store.renew(terms).renewed)  # each node knows the script
     asked: list[Connections] = []
     take = Connections.take
 
@@ -220,7 +172,7 @@ def test_however_many_leases_a_node_keeps_it_is_asked_once(
         return take(connections)
 
     monkeypatch.setattr(Connections, "take", counted)
-    assert store.renew(terms).renewed == [True] * len(NAMES)
+    assert store.renew(terms).renewed == [None if name in gone else True for name in NAMES]
 
     assert len(asked) == len(set(asked)) == len(cluster.primaries)
 
@@ -249,44 +201,26 @@ def test_leases_are_trusted_from_the_first_request_where_one_is_asked_again(
     assert answer.sent_at < answered[0] < answer.answered_at
 
 
-def test_a_bulk_of_waiters_is_served_in_order(cluster_case: ClusterCase) -> None:
-    """First come, first served."""
-    order: list[int] = []
-
-    def take(place: int) -> None:
-        with Lock(cluster_case.store, "n", ttl=TTL, wait=PATIENCE):
-            order.append(place)
-
-    first = Lock(cluster_case.store, "n", ttl=TTL)
-    assert first.acquire(timeout=0)
-    with in_line(cluster_case, *[partial(take, place) for place in range(6)]):
-        assert order == []
-        assert first.release()
-    assert order == list(range(6))
-
-
-def test_three_at_once_hold_a_semaphore_of_three(cluster_case: ClusterCase) -> None:
-    seats = Semaphore(cluster_case.store, "n", 3, ttl=TTL)
-    three = [seats.acquire(timeout=0) for _ in range(3)]
-    assert all(three)
-    assert seats.acquire(timeout=0) is None
-
-    with in_line(cluster_case, lambda: seats.acquire(2, timeout=PATIENCE)) as (two,):
-        assert [hold.facts["permits"] for hold in seats.waiting()] == [2]
-        for permit in three[:2]:
-            assert permit is not None
-            assert permit.release()
-        assert two.result(PATIENCE).release()
-    assert seats.available() == 2
-
-
-def test_readers_share_and_a_writer_is_alone(cluster_case: ClusterCase) -> None:
-    book = ReadWriteLock(cluster_case.store, "n", ttl=TTL)
-    with book.read, ThreadPoolExecutor(1) as pool:
-        assert pool.submit(_enters, book.read).result(PATIENCE)
-        assert not pool.submit(_enters, book.write).result(PATIENCE)
-    with book.write, ThreadPoolExecutor(1) as pool:
-        assert not pool.submit(_enters, book.read).result(PATIENCE)
+def test_a_semaphore_and_a_read_write_lock_hold_on_each_node(
+    cluster: Cluster, cluster_case: ClusterCase
+) -> None:
+    """The same places, sides and lines as on one server, wherever the name's slot is."""
+    for node in cluster.primaries:
+        (name,) = named_on(cluster, node, 1)
+        seats = Semaphore(cluster_case.redis, name, 3, ttl=TTL)
+        three = [seats.acquire(timeout=0) or pytest.fail("no place") for _ in range(3)]
+        assert seats.acquire(timeout=0) is None
+        with ThreadPoolExecutor(1) as pool:
+            two = pool.submit(seats.acquire, 2, timeout=PATIENCE)
+            assert wait_until(lambda: [hold.facts["permits"] for hold in seats.waiting()] == [2], PATIENCE)  # noqa: B023
+            assert [permit.release() for permit in three] == [True] * 3
+            assert two.result(PATIENCE).release()  # type: ignore[union-attr]
+            book = ReadWriteLock(cluster_case.redis, name, ttl=TTL)
+            with book.read:
+                assert pool.submit(_enters, book.read).result(PATIENCE)
+                assert not pool.submit(_enters, book.write).result(PATIENCE)
+            with book.write:
+                assert not pool.submit(_enters, book.read).result(PATIENCE)
 
 
 def _enters(lock: Any) -> bool:
@@ -294,68 +228,30 @@ def _enters(lock: Any) -> bool:
     return entered and bool(lock.release())
 
 
-By = Callable[[Cluster, int, Node], None]
+#: How a slot moves; halfway, until somebody has been refused, half of a lock's keys are on either node.
+MOVES: dict[str, Callable[[Cluster, Load, int, Node], None]] = {
+    "key by key": lambda cluster, _, slot, node: cluster.move_slot(slot, node),
+    "in one step": lambda cluster, _, slot, node: cluster.move_slot_atomically(slot, node),
+    "halfway": lambda cluster, load, slot, node: cluster.move_slot(
+        slot, node, partial(load.wait_refusal, load.refusals)
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    "move", [Cluster.move_slot, slow(Cluster.move_slot_atomically)], ids=["key by key", "in one step"]
-)
+@pytest.mark.parametrize("how", ["key by key", slow("in one step"), slow("halfway")])
 def test_a_slot_moves_there_and_back_under_load(
-    cluster: Cluster, cluster_case: ClusterCase, move: By
+    cluster: Cluster, cluster_case: ClusterCase, how: str
 ) -> None:
-    """Law 1: nobody overlaps, nobody who waits is forgotten, and no request is given up."""
+    """Law 1: nobody overlaps, nobody who waits is forgotten; only what is asked halfway is given up."""
     slot, home = cluster.slot_of("n"), cluster.node_of("n")
     with Load(cluster_case.redis, ["n"], threads=4).on() as load:
         for node in (cluster.other_than(home), home):
-            move(cluster, slot, node)
+            MOVES[how](cluster, load, slot, node)
             load.wait_turns()
 
-    assert (violations(load.history), load.lost, load.unavailable) == ([], [], [])
+    assert violations(load.history) == []
+    assert load.unavailable == [] or how == "halfway"
     assert cluster.node_of("n") is home
-
-
-@pytest.mark.slow
-def test_a_move_that_stops_halfway_lets_nobody_overlap(cluster: Cluster, cluster_case: ClusterCase) -> None:
-    """Half of a lock's keys are on either node, so its scripts are refused, until the move goes on."""
-    slot, home = cluster.slot_of("n"), cluster.node_of("n")
-    with Load(cluster_case.redis, ["n"], threads=4).on() as load:
-        for node in (cluster.other_than(home), home):
-            # Who stands in line goes on asking, and says so once.
-            cluster.move_slot(slot, node, partial(load.wait_refusal, load.refusals))
-            load.wait_turns()
-
-    assert (violations(load.history), load.lost) == ([], [])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("server", ["embedded", "redis-server"])
-def test_waiters_go_on_where_a_primary_is_killed(server: str) -> None:
-    """Nobody else gets a lock that is held, unless its primary died before the replica knew of the hold."""
-    with (
-        running_cluster(binary=binary_named(server)) as cluster,
-        closing(ClusterCase(cluster, socket_timeout=SOCKET_TIMEOUT)) as case,
-    ):
-        killed = cluster.node_of("n")
-        held, *there = named_on(cluster, killed, 3)
-        elsewhere = [named_on(cluster, node, 1)[0] for node in cluster.primaries if node is not killed]
-        with Load(case.redis, [held, *there, *elsewhere], threads=3).on() as load:
-            with load.kept_on(held) as holder:
-                cluster.kill_primary(killed)
-                cluster.wait_failover()
-                hold = case.redis.inspect(held)
-                is_lost = hold is None or hold.owner != holder
-                is_granted = load.take_a_turn(Lock(case.redis, held, ttl=TTL), "a newcomer", 0)
-                assert is_lost or not is_granted
-            load.wait_turns()
-
-    overlaps = [(one, two) for one, two in combinations(load.history, 2) if _are_at_once(one, two)]
-    unlucky = {turn.key for turn in load.lost} | ({held} if is_lost else set())
-    assert {one.key for one, _ in overlaps} <= unlucky <= {held, *there}, f"{overlaps}, lost: {load.lost}"
-    assert violations(turn for turn in load.history if turn.key in elsewhere) == []
-
-
-def _are_at_once(one: Interval, two: Interval) -> bool:
-    return one.key == two.key and max(one.start, two.start) < min(one.end, two.end)
 
 
 #: What a script touches besides, of which nobody knows the name before: in the slot of the lock, too.
@@ -402,20 +298,6 @@ def test_every_script_declares_what_it_touches(cluster: Cluster, cluster_case: C
 
     assert undeclared == []
     assert scripts >= 12
-
-
-def test_a_line_whose_holder_has_died_is_found_by_whoever_sweeps(
-    cluster: Cluster, cluster_case: ClusterCase
-) -> None:
-    """Its slot was noted before anybody stood in it; it is noted no more when two looks have found nobody."""
-    store = cluster_case.redis
-    granted(store.acquire("n", A, TTL, facts="{}"))
-    store.park("n", B, Entry("ring", store.bell("n", "x"), TTL, "{}"), nonce="1")
-    cluster_case.expire("n")
-
-    with closing(connect(cluster.url, prefix=cluster_case.prefix)) as another:
-        assert wait_until(lambda: another.sweep() is not None and cluster_case.holder("n") == B, PATIENCE)
-    assert store.lines() == []
 
 
 def test_what_the_slots_tell_of_their_lines_is_told_of_all_of_them(
@@ -504,26 +386,10 @@ def test_lines_are_looked_at_while_a_node_does_not_answer(
     assert all(wait_until(lambda: served(name), PATIENCE) for name in names)  # noqa: B023  called at once
 
 
-def test_greenlets_of_a_process_exclude_each_other_and_keep_what_they_hold(
-    cluster: Cluster, cluster_case: ClusterCase
-) -> None:
+def test_greenlets_of_a_process_keep_what_they_hold(cluster: Cluster, cluster_case: ClusterCase) -> None:
     """With gevent: the native watchdog has connections of its own to each node."""
     pytest.importorskip("gevent")
     program = """
-        at_work, turns = set(), []
-
-        def work(each):
-            name = f"name-{each % 7}"
-            for _ in range(3):
-                with Lock(store, name, wait=50.0):
-                    assert name not in at_work
-                    at_work.add(name)
-                    time.sleep(0.01)
-                    at_work.remove(name)
-                    turns.append(name)
-
-        together(35, work)
-        assert len(turns) == 105
         held = [Lock(store, f"name-{each}", ttl=1.5) for each in range(7)]
         assert all(lock.acquire() for lock in held)
         end = time.monotonic() + 3.0
@@ -611,33 +477,23 @@ def test_a_lock_counts_when_a_replica_of_its_node_has_it() -> None:
                 pass
 
 
-def test_several_names_are_refused_when_the_lock_is_made(cluster_case: ClusterCase) -> None:
-    """Their keys are in different slots, and so no script can take them all or none."""
-    with pytest.raises(LockOptionError, match="cannot be locked together"):
-        Lock(cluster_case.redis, ["a", "b"])
-
-
-def test_a_task_of_several_resources_is_refused_when_it_is_bound(cluster: Cluster) -> None:
-    with Celery("cluster", set_as_current=False, broker="memory://") as app:
-        app.conf.redislock_url = cluster.url
-        declare = app.task(base=SingletonTask, shared=False, lock="while_executing", lock_key=_TWO)
-        with pytest.raises(LockOptionError, match="cannot be locked together"):
-            declare(_transfer).bind(app)
-
-
-_TWO = Resources("{one}", "{other}")
-
-
 def _transfer(one: str, other: str) -> None:
     pass
 
 
-def test_a_database_is_refused(cluster: Cluster) -> None:
-    """A Cluster has one, 0."""
-    with pytest.raises(LockOptionError, match="database"):
-        connect(f"{cluster.url}/3")
-    with closing(connect(f"{cluster.url}/0")) as store:
-        assert store.holders("n") == ()
+def test_several_names_are_refused_when_the_lock_is_made_or_the_task_bound(cluster: Cluster) -> None:
+    """Their keys are in different slots, and so no script can take them all or none."""
+    with Celery("cluster", set_as_current=False, broker="memory://") as app:
+        app.conf.redislock_url = cluster.url
+        both = Resources("{one}", "{other}")
+        declare = app.task(base=SingletonTask, shared=False, lock="while_executing", lock_key=both)
+        for refused_ in (
+            lambda: Lock(connect(cluster.url), ["a", "b"]),
+            lambda: aio.Lock(aio.connect(cluster.url), ["a", "b"]),
+            lambda: declare(_transfer).bind(app),
+        ):
+            with pytest.raises(LockOptionError, match="cannot be locked together"):
+                refused_()
 
 
 def test_one_node_that_answers_is_enough_to_find_the_others(cluster: Cluster, prefix: str) -> None:

@@ -15,13 +15,12 @@ from celery_redislock.store.redisstore import RedisStore
 from tests.facts import wait_until
 from tests.kinds import client_at
 from tests.servers import EmbeddedServer
-from tests.stores import start_server
 
 
-@pytest.fixture(params=["embedded", "redis-server"])
-def primary(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
+@pytest.fixture
+def primary() -> Iterator[EmbeddedServer]:
     """A server of one's own whose replicas are there at once."""
-    with start_server(request.param, extra_args=["--repl-diskless-sync-delay", "0"], port=0) as server:
+    with EmbeddedServer(extra_args=["--repl-diskless-sync-delay", "0"], port=0) as server:
         yield server
 
 
@@ -46,27 +45,21 @@ def store_of(server: EmbeddedServer, **options: Any) -> RedisStore:
     return connect(server.redis_url, prefix=f"test-{secrets.token_hex(6)}", **options)
 
 
-def acquire_and_release(store: RedisStore) -> None:
-    """Fails where it is not confirmed."""
-    lock = Lock(store, "n", wait=0)
-    with lock:
-        lock.check()
-
-
 def test_a_replica_must_confirm(primary: EmbeddedServer) -> None:
     """One that hangs confirms nothing, and the hold is released; so where there is none any more."""
     with closing(store_of(primary, min_replicas=1)) as store:
         with replica_of(primary) as replica:
-            acquire_and_release(store)
+            with Lock(store, "n", wait=0) as lock:
+                lock.check()
             replica.pause()
             try:
                 with pytest.raises(LockUnavailable, match="only 0 of 1 replicas confirmed the lock"):
-                    acquire_and_release(store)
+                    Lock(store, "n").acquire(0)
             finally:
                 replica.resume()
             assert wait_until(lambda: store.inspect("n") is None, 10)
         with pytest.raises(LockUnavailable, match="only 0 of 1 replicas confirmed the lock"):
-            acquire_and_release(store)
+            Lock(store, "n").acquire(0)
 
 
 def test_a_hold_that_nobody_confirmed_is_owed_where_the_server_is_gone_before_it_is_given_back(
@@ -89,26 +82,19 @@ def test_a_hold_that_nobody_confirmed_is_owed_where_the_server_is_gone_before_it
         assert len(watchdog_of(store)._debts) == 1
 
 
-def test_a_replica_must_confirm_what_a_task_of_a_loop_acquires(primary: EmbeddedServer) -> None:
+def test_a_replica_must_confirm_what_a_task_of_a_loop_acquires(primary: EmbeddedServer, prefix: str) -> None:
     """A task that is refused so leaves nothing behind."""
 
     async def story() -> None:
-        prefix = f"test-{secrets.token_hex(6)}"
         async with aio.connect(primary.redis_url, prefix=prefix, min_replicas=1, socket_timeout=5.0) as store:
-
-            async def take(number: int) -> None:
-                async with aio.Lock(store, f"n{number}", wait=0) as lock:
-                    await lock.check()
-
             with replica_of(primary) as replica:
-                await asyncio.gather(*map(take, range(100)))
+                await asyncio.gather(*(aio.Lock(store, f"n{number}").acquire(0) for number in range(100)))
                 replica.pause()
                 try:
                     with pytest.raises(LockUnavailable, match="only 0 of 1 replicas confirmed the lock"):
-                        await take(1)
+                        await aio.Lock(store, "m").acquire(0)
                 finally:
                     replica.resume()
-                async with aio.Lock(store, "n1", wait=10):  # long before it would have expired
-                    pass
+                assert await aio.Lock(store, "m").acquire(10)  # long before it would have expired
 
     asyncio.run(story())

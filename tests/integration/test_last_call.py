@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import textwrap
 import time
 
 import pytest
@@ -72,41 +73,32 @@ def body():
     return os.getpid()
 """
 
-#: It is a pool child that ends after its task, as with ``worker_max_tasks_per_child=1``.
-CHILD = """
-from billiard.pool import Pool
-from celery.concurrency.prefork import process_destructor
+#: Processes that end without exit functions.
+ENDS = {
+    "a pool child after its task": """
+        from billiard.pool import Pool
+        from celery.concurrency.prefork import process_destructor
 
-import celery_redislock.task
+        import celery_redislock.task
 
-with Pool(1, maxtasksperchild=1, on_process_exit=process_destructor) as pool:
-    first, second = pool.apply(body), pool.apply(os.getpid)
-    assert len({os.getpid(), first, second}) == 3
-    until(lambda: store.inspect("n") is None)
-    print("free")
-"""
-
-
-def test_a_pool_child_pays_its_debts_before_it_is_replaced(case: RedisCase) -> None:
-    """Law 2: it ends without exit functions, and a claim without a message would refuse all for an hour."""
-    told = run_program(PATIENT + BODY + CHILD, case.url, case.prefix)
-
-    assert told == "free\n"
+        with Pool(1, maxtasksperchild=1, on_process_exit=process_destructor) as pool:
+            first, second = pool.apply(body), pool.apply(os.getpid)
+            assert len({os.getpid(), first, second}) == 3
+    """,
+    "a process of multiprocessing": """
+        child = multiprocessing.get_context("fork").Process(target=body)
+        child.start()
+        child.join(30)
+    """,
+}
 
 
-PROCESS = """
-import multiprocessing
-
-child = multiprocessing.get_context("fork").Process(target=body)
-child.start()
-child.join(30)
-print(store.inspect("n"))
-"""
-
-
-def test_a_process_of_multiprocessing_pays_its_debts_before_it_is_gone(case: RedisCase) -> None:
-    """It ends without exit functions, too; one that is interrupted while it waits owes its place in line."""
-    told = run_program(PATIENT + BODY + PROCESS, case.url, case.prefix)
+@pytest.mark.parametrize("end", ENDS)
+def test_a_process_pays_its_debts_before_it_is_gone(case: RedisCase, end: str) -> None:
+    """Law 2: a claim without a message would refuse all for an hour."""
+    ends = textwrap.dedent(ENDS[end])
+    program = f"import multiprocessing\n{PATIENT}{BODY}{ends}\nprint(store.inspect('n'))"
+    told = run_program(program, case.url, case.prefix)
 
     assert told == "None\n"
 

@@ -52,24 +52,19 @@ def test_one_trip_to_acquire_and_one_to_release(case: RedisCase) -> None:
         assert case.redis.release("n", A, mark=Mark("message", 60.0)).released
 
 
-def test_a_refusal_tells_holder_and_remaining_time_in_its_one_trip(case: RedisCase) -> None:
-    case.redis.acquire("n", A, 30.0, facts=ABOUT)
-
-    with _counted(case, evalsha=1):
-        hold = refused(case.redis.acquire("n", B, 30.0, facts=ABOUT)).hold
-    assert (hold.token, hold.facts) == (A, FACTS)
-    assert hold.expires_in > 25.0
-
-
 def test_every_other_verb_takes_one_and_marking_awaits_none(case: RedisCase) -> None:
+    """A refusal tells holder and remaining time in its one trip."""
     case.redis.acquire("n", A, 30.0, facts=ABOUT)
 
-    with _counted(case, evalsha=4):
+    with _counted(case, evalsha=5):
+        hold = refused(case.redis.acquire("n", B, 30.0, facts=ABOUT)).hold
         case.redis.hand_on("n", A, B, 30.0, facts=ABOUT)
         case.redis.mark_done("n", "message", 60.0)
         case.redis.inspect("n")
         case.redis.names()
         case.redis.force_release("n", expected=B)
+    assert (hold.token, hold.facts) == (A, FACTS)
+    assert hold.expires_in > 25.0
 
 
 def test_a_thousand_renewals_take_five(case: RedisCase) -> None:

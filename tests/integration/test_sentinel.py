@@ -4,7 +4,7 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
@@ -64,37 +64,6 @@ def test_a_primary_that_no_sentinel_knows_is_named_with_what_to_check(sentinel: 
 
     assert "No master found for 'nobody': no Sentinel that answers knows" in raised.value.reason
     assert "redis." not in raised.value.reason
-
-
-@pytest.mark.slow
-def test_a_loop_goes_on_where_the_sentinels_name_another_primary(tmp_path: Path) -> None:
-    """Law 9: what it holds is found gone or kept, and its next lock is on the new primary."""
-    with failing_over(tmp_path) as (primary, replica, sentinel):
-        url = f"sentinel://127.0.0.1:{sentinel.port}/0?master_name=mine"
-
-        async def in_time(ask: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
-            """Whether it is so soon, on a server that may not be there."""
-            deadline = time.monotonic() + PATIENCE
-            while time.monotonic() < deadline:
-                with suppress(LockUnavailable):
-                    return await ask()
-                await asyncio.sleep(0.05)
-            return False
-
-        async def story() -> None:
-            async with aio.connect(url, socket_timeout=0.5, min_replicas=1) as store:
-                lock = aio.Lock(store, "n", ttl=600.0)
-                assert await in_time(lambda: lock.acquire(0))
-                primary.kill()
-                assert await in_time(lock.renew)
-                assert await lock.release()
-                # There is no replica left that could confirm another one.
-                with pytest.raises(LockUnavailable, match="only 0 of 1 replicas"):
-                    await aio.Lock(store, "n").acquire(5.0)
-            with closing(redis.Redis(port=replica.port or 0)) as client:
-                assert client.info("replication")["role"] == "master"
-
-        asyncio.run(asyncio.wait_for(story(), 2 * PATIENCE))
 
 
 @pytest.mark.parametrize("way", ["URL", "callable"])

@@ -105,43 +105,46 @@ def _in_pieces(reply: bytes, pause: float, size: int = 1) -> list[Reply]:
     return [part for at in range(0, len(reply), size) for part in (reply[at : at + size], pause)]
 
 
+def _costs_one_request(server: FakeServer, ask: Callable[[RedisStore], object], said: bytes) -> str:
+    """What is told of an answer that is none; the next request gets its own, on a connection of its own."""
+    server.replies = [[said], [said], [b"+granted 7\r\n"]]
+    before, began = len(server.calls), time.monotonic()
+    with closing(connect(server.url, socket_timeout=TIMEOUT)) as store:
+        with pytest.raises(LockUnavailable, match=r"it answered .*, which is no answer") as caught:
+            ask(store)
+        assert time.monotonic() - began < 2 * TIMEOUT + 0.5
+        assert granted(_acquire(store)).fence == 7
+    assert server.calls[before:] == [1, 1, 1]
+    return caught.value.reason
+
+
 @pytest.mark.parametrize(
     "said",
     [
-        b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",
-        b"what?",
-        b":12x\r\n",
-        b":1_0\r\n",
-        b":99999999999999999999999\r\n",
-        b":\r\n",
-        b"$\r\n",
-        b"+OK\r\n",
-        b"$99999999999\r\n",
-        b"*99999999999\r\n",
-        b"$3\r\nabcdef\r\n",
-        b"*1\r\n*1\r\n:1\r\n",
-        b"*1\r\n-ERR inside\r\n",
-        b">2\r\n+push\r\n+message\r\n",
-        b"redis://user:hunter2@host:6379/0" + b"x" * 2000,
-        b"\x00\xff\r\n" * 100,
+        *(
+            b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",
+            b"what?",
+            b":12x\r\n",
+            b":1_0\r\n",
+            b":\r\n",
+        ),
+        *(b":99999999999999999999999\r\n", b"$\r\n", b"+OK\r\n", b"$99999999999\r\n", b"*99999999999\r\n"),
+        *(
+            b"$3\r\nabcdef\r\n",
+            b"*1\r\n*1\r\n:1\r\n",
+            b"*1\r\n-ERR inside\r\n",
+            b">2\r\n+push\r\n+message\r\n",
+        ),
+        *(b"redis://user:hunter2@host:6379/0" + b"x" * 2000, b"\x00\xff\r\n" * 100),
     ],
 )
-def test_nonsense_is_told_cut_and_masked_and_costs_one_request(
-    server: FakeServer, store: RedisStore, said: bytes
-) -> None:
-    """Law 9: whatever listens there; and the next request gets its own answer, on a connection of its own."""
-    server.replies = [[said], [said], [b"+granted 7\r\n"]]
-    began = time.monotonic()
+def test_nonsense_is_told_cut_and_masked_and_costs_one_request(server: FakeServer, said: bytes) -> None:
+    """Law 9: whatever listens there."""
+    reason = _costs_one_request(server, _acquire, said)
 
-    with pytest.raises(LockUnavailable, match=r"it answered .*, which is no answer") as caught:
-        _acquire(store)
-
-    assert time.monotonic() - began < 2 * TIMEOUT + 0.5
-    assert "hunter2" not in str(caught.value)
-    assert len(caught.value.reason) < 500
-    assert caught.value.reason.isprintable()
-    assert granted(_acquire(store)).fence == 7
-    assert server.calls == [1, 1, 1]
+    assert "hunter2" not in reason
+    assert len(reason) < 500
+    assert reason.isprintable()
 
 
 def test_an_error_is_told_cut_and_masked(server: FakeServer, store: RedisStore) -> None:
@@ -176,80 +179,67 @@ def test_more_than_one_answer_is_none(server: FakeServer, store: RedisStore, mor
     assert server.calls == [1, 1]
 
 
-VERBS: dict[str, Callable[[RedisStore], object]] = {
-    "acquire": _acquire,
-    "release": lambda store: store.release("n", A),
-    "renew": lambda store: store.renew([Term("n", A, 30.0)]),
-    "inspect": lambda store: store.inspect("n"),
-    "names": lambda store: store.names(),
-    "claim_and_push": lambda store: store.claim_and_push("n", A, 30.0, queue="q", text="", facts=ABOUT),
-    "release_and_store": lambda store: store.release_and_store("n", A, "key", "{}", 0),
-    "park": lambda store: store.park("n", A, Entry("push", "q", 30.0, ABOUT), nonce="1"),
-    "leave": lambda store: store.leave("n", A),
-    "settle": lambda store: store.settle("n", A, 30.0),
-    "sweep": lambda store: store.sweep(),
-    "waiting": lambda store: store.waiting("n"),
-}
+#: Well-formed answers that no script of this verb gives.
+SHAPES: list[tuple[Callable[[RedisStore], object], list[bytes]]] = [
+    (
+        _acquire,
+        [
+            *(b"$3\r\nabc\r\n", b"*0\r\n", b":1\r\n", b"+released\r\n", b"+granted\r\n", b"+granted x\r\n"),
+            *(b"+done\r\n", b"+refused\r\n", b"*3\r\n$7\r\nrefused\r\n$4\r\nheld\r\n:0\r\n"),
+            b"*5\r\n$7\r\nrefused\r\n$4\r\nheld\r\n:2\r\n$1\r\nx\r\n:5\r\n",
+            b"*5\r\n$7\r\nrefused\r\n$4\r\nhold\r\n:1\r\n$1\r\nx\r\n:5\r\n",
+        ],
+    ),
+    (
+        lambda store: store.release("n", A),
+        [
+            *(b"*0\r\n", b"$1\r\na\r\n", b":1\r\n", b"+granted 1\r\n"),
+            b"*3\r\n$8\r\nreleased\r\n$8\r\npromoted\r\n:1\r\n",
+            b"*4\r\n$8\r\nreleased\r\n$8\r\ndemoted!\r\n:1\r\n$1\r\nx\r\n",
+            b"*4\r\n$8\r\nreleased\r\n$8\r\npromoted\r\n:1\r\n$1\r\nx\r\n",
+        ],
+    ),
+    (lambda store: store.renew([Term("n", A, 30.0)]), [b":1\r\n", b"$1\r\na\r\n", b"*2\r\n:1\r\n:1\r\n"]),
+    (
+        lambda store: store.inspect("n"),
+        [b":0\r\n", b"+granted 1\r\n", b"$0\r\n\r\n", b"*1\r\n:1\r\n"],
+    ),
+    (lambda store: store.names(), [b":1\r\n", b"*1\r\n:1\r\n"]),
+    (
+        lambda store: store.claim_and_push("n", A, 30.0, queue="q", text="", facts=ABOUT),
+        [b"$2\r\nOK\r\n", b"*0\r\n"],
+    ),
+    (
+        lambda store: store.release_and_store("n", A, "key", "{}", 0),
+        [b":1\r\n", b"+released\r\n", b"+stored\r\n"],
+    ),
+    (
+        lambda store: store.park("n", A, Entry("push", "q", 30.0, ABOUT), nonce="1"),
+        [
+            *(b"+granted 1\r\n", b"*0\r\n"),
+            b"*5\r\n$6\r\nparked\r\n:0\r\n$8\r\npromoted\r\n:1\r\n$1\r\nx\r\n",
+        ],
+    ),
+    (
+        lambda store: store.leave("n", A),
+        [b"+left\r\n", b"*3\r\n$4\r\nleft\r\n$0\r\n\r\n$4\r\nmore\r\n"],
+    ),
+    (lambda store: store.settle("n", A, 30.0), [b"+parked\r\n"]),
+    (
+        lambda store: store.sweep(),
+        [
+            b"*4\r\n$5\r\nswept\r\n:0\r\n$5\r\nlines\r\n:1\r\n",
+            b"*3\r\n$5\r\nswept\r\n:0\r\n*1\r\n$1\r\nx\r\n",
+        ],
+    ),
+    (lambda store: store.waiting("n"), [b"*4\r\n$7\r\nwaiting\r\n:0\r\n$7\r\nentries\r\n:1\r\n"]),
+]
 
 
-@pytest.mark.parametrize(
-    ("verb", "said"),
-    [
-        ("acquire", b"$3\r\nabc\r\n"),
-        ("acquire", b"*0\r\n"),
-        ("acquire", b":1\r\n"),
-        ("acquire", b"+released\r\n"),
-        ("acquire", b"+granted\r\n"),
-        ("acquire", b"+granted x\r\n"),
-        ("acquire", b"+done\r\n"),
-        ("acquire", b"+refused\r\n"),
-        ("acquire", b"*3\r\n$7\r\nrefused\r\n$4\r\nheld\r\n:0\r\n"),
-        ("acquire", b"*5\r\n$7\r\nrefused\r\n$4\r\nheld\r\n:2\r\n$1\r\nx\r\n:5\r\n"),
-        ("acquire", b"*5\r\n$7\r\nrefused\r\n$4\r\nhold\r\n:1\r\n$1\r\nx\r\n:5\r\n"),
-        ("release", b"*0\r\n"),
-        ("release", b"$1\r\na\r\n"),
-        ("release", b":1\r\n"),
-        ("release", b"+granted 1\r\n"),
-        ("release", b"*3\r\n$8\r\nreleased\r\n$8\r\npromoted\r\n:1\r\n"),
-        ("release", b"*4\r\n$8\r\nreleased\r\n$8\r\ndemoted!\r\n:1\r\n$1\r\nx\r\n"),
-        ("renew", b":1\r\n"),
-        ("renew", b"$1\r\na\r\n"),
-        ("renew", b"*2\r\n:1\r\n:1\r\n"),
-        ("inspect", b":0\r\n"),
-        ("inspect", b"+granted 1\r\n"),
-        ("inspect", b"$0\r\n\r\n"),
-        ("inspect", b"*1\r\n:1\r\n"),
-        ("names", b":1\r\n"),
-        ("names", b"*1\r\n:1\r\n"),
-        ("claim_and_push", b"$2\r\nOK\r\n"),
-        ("claim_and_push", b"*0\r\n"),
-        ("release_and_store", b":1\r\n"),
-        ("release_and_store", b"+released\r\n"),
-        ("release_and_store", b"+stored\r\n"),
-        ("release", b"*4\r\n$8\r\nreleased\r\n$8\r\npromoted\r\n:1\r\n$1\r\nx\r\n"),
-        ("park", b"+granted 1\r\n"),
-        ("park", b"*0\r\n"),
-        ("park", b"*5\r\n$6\r\nparked\r\n:0\r\n$8\r\npromoted\r\n:1\r\n$1\r\nx\r\n"),
-        ("leave", b"+left\r\n"),
-        ("leave", b"*3\r\n$4\r\nleft\r\n$0\r\n\r\n$4\r\nmore\r\n"),
-        ("settle", b"+parked\r\n"),
-        ("sweep", b"*4\r\n$5\r\nswept\r\n:0\r\n$5\r\nlines\r\n:1\r\n"),
-        ("sweep", b"*3\r\n$5\r\nswept\r\n:0\r\n*1\r\n$1\r\nx\r\n"),
-        ("waiting", b"*4\r\n$7\r\nwaiting\r\n:0\r\n$7\r\nentries\r\n:1\r\n"),
-    ],
-)
-def test_an_answer_of_another_shape_is_told_and_costs_one_request(
-    server: FakeServer, store: RedisStore, verb: str, said: bytes
-) -> None:
-    """Well-formed, and none that this script gives."""
-    server.replies = [[said], [said], [b"+granted 7\r\n"]]
-
-    with pytest.raises(LockUnavailable, match=r"it answered .*, which is no answer") as caught:
-        VERBS[verb](store)
-
-    assert said.decode().splitlines()[0] in caught.value.reason
-    assert granted(_acquire(store)).fence == 7
-    assert server.calls == [1, 1, 1]
+def test_an_answer_of_another_shape_is_told_and_costs_one_request(server: FakeServer) -> None:
+    for ask, answers in SHAPES:
+        for said in answers:
+            assert said.decode().splitlines()[0] in _costs_one_request(server, ask, said)
 
 
 HELD = b"*5\r\n$7\r\nrefused\r\n$4\r\nheld\r\n:1\r\n$10\r\njob/1\0{}\r\n\r\n:5000\r\n"
@@ -422,60 +412,51 @@ def test_signals_that_are_handled_meanwhile_prolong_no_wait(server: FakeServer, 
     assert len(handled) >= 5
 
 
-class TestBegin:
-    """A claim sent now and read later: what becomes of its connection."""
+def _begun(server: FakeServer, store: RedisStore, *replies: list[Reply]) -> Callable[[], Any]:
+    """A claim on an open connection that is sent now and read later."""
+    server.replies = [[b"+granted 9\r\n"], *replies]
+    _acquire(store)
+    read = store.begin("n", A, 30.0, facts=ABOUT)
+    assert wait_until(lambda: len(server.requests) == 2, 10)
+    return read
 
-    def test_it_is_sent_before_its_answer_is_read(self, server: FakeServer, store: RedisStore) -> None:
-        server.replies = [[b"+granted 1\r\n"], [b"+granted 2\r\n"]]
-        _acquire(store)
 
-        read = store.begin("n", A, 30.0, facts=ABOUT)
+def test_a_connection_whose_answer_nobody_read_is_used_by_nobody(
+    server: FakeServer, store: RedisStore
+) -> None:
+    read = _begun(server, store, [b"+granted 1\r\n"], [b"+granted 2\r\n"])
+    del read
 
-        assert wait_until(lambda: len(server.requests) == 2, 10)
-        assert granted(read()).fence == 2
+    assert granted(_acquire(store)).fence == 2
+    assert server.calls == [2, 1]
 
-    def test_a_connection_whose_answer_nobody_read_is_used_by_nobody(
-        self, server: FakeServer, store: RedisStore
-    ) -> None:
-        server.replies = [[b"+granted 9\r\n"], [b"+granted 1\r\n"], [b"+granted 2\r\n"]]
-        _acquire(store)
 
-        read = store.begin("n", A, 30.0, facts=ABOUT)
-        assert wait_until(lambda: len(server.requests) == 2, 10)
-        del read
+def test_what_is_begun_is_asked_once_more_where_the_answer_was_lost(
+    server: FakeServer, store: RedisStore
+) -> None:
+    assert granted(_begun(server, store, [None], [b"+repeated 2\r\n"])()).repeated
+    assert server.calls == [2, 1]
 
-        assert granted(_acquire(store)).fence == 2
-        assert server.calls == [2, 1]
 
-    def test_it_is_asked_once_more_where_the_answer_was_lost(
-        self, server: FakeServer, store: RedisStore
-    ) -> None:
-        server.replies = [[b"+granted 9\r\n"], [None], [b"+repeated 2\r\n"]]
-        _acquire(store)
+def test_the_time_until_what_is_begun_is_read_does_not_count(server: FakeServer, store: RedisStore) -> None:
+    read = _begun(server, store, [b"+granted ", 3 * TIMEOUT, b"1\r\n"])
+    time.sleep(2.5 * TIMEOUT)
 
-        assert granted(store.begin("n", A, 30.0, facts=ABOUT)()).repeated
-        assert server.calls == [2, 1]
+    assert isinstance(read(), Grant)
+    assert server.calls == [2]
 
-    def test_the_time_until_it_is_read_does_not_count(self, server: FakeServer, store: RedisStore) -> None:
-        server.replies = [[b"+granted 9\r\n"], [b"+granted ", 3 * TIMEOUT, b"1\r\n"]]
-        _acquire(store)
-        read = store.begin("n", A, 30.0, facts=ABOUT)
-        time.sleep(2.5 * TIMEOUT)
 
-        assert isinstance(read(), Grant)
-        assert server.calls == [2]
+def test_a_server_that_is_silent_about_what_is_begun_is_given_up_in_time(
+    server: FakeServer, store: RedisStore
+) -> None:
+    read = _begun(server, store, [])
+    began = time.monotonic()
 
-    def test_a_server_that_is_silent_is_given_up_in_time(self, server: FakeServer, store: RedisStore) -> None:
-        server.replies = [[b"+granted 9\r\n"], []]
-        _acquire(store)
-        read = store.begin("n", A, 30.0, facts=ABOUT)
-        began = time.monotonic()
+    with pytest.raises(LockUnavailable):
+        read()
 
-        with pytest.raises(LockUnavailable):
-            read()
-
-        assert time.monotonic() - began < 2 * TIMEOUT + 0.4
-        assert server.calls == [2, 1]
+    assert time.monotonic() - began < 2 * TIMEOUT + 0.4
+    assert server.calls == [2, 1]
 
 
 def test_a_password_that_no_bytes_stand_for_is_not_printed(tcp_server: EmbeddedServer) -> None:

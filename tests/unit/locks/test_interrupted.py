@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -49,102 +50,91 @@ def interrupt(call: Callable[[], object], at: int, *, sparing: tuple[str, ...] =
         gc.enable()
 
 
-def lock(store: MemoryStore) -> tuple[LockLease, Callable[[], bool]]:
-    held = Lock(store, "n", auto_renew=False)
-    held.acquire()
-    return held._required().lease, held.release
+#: Calls something, and returns the error where it was interrupted.
+Interrupting = Callable[[Callable[[], object]], BaseException | None]
 
 
-def write(store: MemoryStore) -> tuple[LockLease, Callable[[], bool]]:
-    held = ReadWriteLock(store, "n", auto_renew=False).write
-    held.acquire()
-    return held._required().lease, held.release
+def at_each_instruction(story: Callable[[Interrupting], None], *, first: int = 1, least: int = 50) -> None:
+    """Play a story again and again, what it interrupts at the next instruction each time, until none is left.
 
+    In a thread of its own: one that is interrupted while it leaves an ``except`` keeps that error as the one
+    that is being handled (CPython 3.11), and later tests would find it.
+    """
 
-def read(store: MemoryStore) -> tuple[LockLease, Callable[[], bool]]:
-    held = ReadWriteLock(store, "n", auto_renew=False).read
-    held.acquire()
-    return held._required().lease, held.release
+    def play() -> int:
+        for at in range(first, 10_000):
+            errors: list[BaseException] = []
 
+            def interrupted(call: Callable[[], object]) -> BaseException | None:
+                try:
+                    interrupt(call, at)  # noqa: B023  called at once
+                except Interrupted as error:
+                    errors.append(error)  # noqa: B023
+                    return error
+                return None
 
-def permit(store: MemoryStore) -> tuple[LockLease, Callable[[], bool]]:
-    held = Semaphore(store, "n", 2, auto_renew=False).acquire()
-    assert held
-    return held.lease, held.release
-
-
-@pytest.mark.parametrize("kind", [lock, write, read, permit])
-def test_an_interrupted_release_leaves_no_hold_that_is_renewed_and_that_nobody_can_release(
-    kind: Callable[[MemoryStore], tuple[LockLease, Callable[[], bool]]],
-) -> None:
-    """Law 4, at each instruction: the lease has ended, and expires; or a second release releases it."""
-
-    def at_each_instruction() -> int:
-        for at in range(1, 10_000):
-            lease, release = kind(MemoryStore())
-            try:
-                interrupt(release, at)
-            except Interrupted:
-                assert lease.ended or release(), at
-                assert lease.ended, at
-            else:
+            story(interrupted)
+            if not errors:
                 return at
         raise AssertionError
 
-    # A thread of its own: one that is interrupted while it leaves an ``except`` keeps that error as the one
-    # that is being handled (CPython 3.11), and later tests would find it.
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(at_each_instruction).result() > 50
+        assert pool.submit(play).result() > least
 
 
-def read_in_write(book: ReadWriteLock) -> Callable[[], object]:
-    book.write.acquire()
-    book.read.acquire()
-    return book.read.release
+KINDS = ("lock", "write", "read", "permit")
 
 
-def write_around_read(book: ReadWriteLock) -> Callable[[], object]:
-    book.write.acquire()
-    book.read.acquire()
-    return book.write.release
+def taken(store: MemoryStore, kind: str) -> tuple[LockLease, Callable[[], bool]]:
+    """The lease of a hold, and what releases it."""
+    if kind == "permit":
+        permit = Semaphore(store, "n", 2, auto_renew=False).acquire()
+        assert permit
+        return permit.lease, permit.release
+    held = Lock(store, "n", auto_renew=False)
+    if kind != "lock":
+        held = getattr(ReadWriteLock(store, "n", auto_renew=False), kind)
+    held.acquire()
+    return held._required().lease, held.release
 
 
-def downgrade(book: ReadWriteLock) -> Callable[[], object]:
-    book.write.acquire()
-    return book.write.downgrade
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_interrupted_release_leaves_no_hold_that_is_renewed_and_that_nobody_can_release(kind: str) -> None:
+    """Law 4, at each instruction: the lease has ended, and expires; or a second release releases it."""
+
+    def story(interrupted: Interrupting) -> None:
+        lease, release = taken(MemoryStore(), kind)
+        if interrupted(release):
+            assert lease.ended or release()
+            assert lease.ended
+
+    at_each_instruction(story)
 
 
 @pytest.mark.parametrize("sides", [("write", "read"), ("read", "write")])
-@pytest.mark.parametrize("kind", [read_in_write, write_around_read, downgrade])
+@pytest.mark.parametrize("change", ["read.release", "write.release", "write.downgrade"])
 def test_after_an_interrupted_change_of_sides_one_release_of_each_side_that_is_held_ends_the_hold(
-    kind: Callable[[ReadWriteLock], Callable[[], object]], sides: tuple[str, str]
+    change: str, sides: tuple[str, str]
 ) -> None:
     """Law 4, at each instruction; in either order."""
 
-    def at_each_instruction() -> int:
-        for at in range(1, 10_000):
-            store = MemoryStore()
-            book = ReadWriteLock(store, "n")
-            change = kind(book)
-            error = None
-            try:
-                interrupt(change, at)
-            except Interrupted as interrupted:
-                error = interrupted
-            for name in sides:
-                side = getattr(book, name)
-                if side.held:
-                    side.release()
-            assert not is_renewed(store), at
-            assert (book.write.held, book.read.held) == (False, False), at
-            book.read.acquire(0)
-            book.read.release()
-            if error is None:
-                return at
-        raise AssertionError
+    def story(interrupted: Interrupting) -> None:
+        store = MemoryStore()
+        book = ReadWriteLock(store, "n")
+        book.write.acquire()
+        if change != "write.downgrade":
+            book.read.acquire()
+        interrupted(attrgetter(change)(book))
+        for name in sides:
+            side = getattr(book, name)
+            if side.held:
+                side.release()
+        assert not is_renewed(store)
+        assert (book.write.held, book.read.held) == (False, False)
+        book.read.acquire(0)
+        book.read.release()
 
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(at_each_instruction).result() > 20
+    at_each_instruction(story, least=20)
 
 
 Blocks = Callable[[MemoryStore], list[Any]]
@@ -175,48 +165,34 @@ def leave(block: Any, error: BaseException | None = None) -> None:
 def test_the_end_of_a_block_that_is_interrupted_leaves_nothing_that_is_renewed(blocks: Blocks) -> None:
     """Law 4, at each instruction of ``__exit__`` but the first: the blocks around it end as they do."""
 
-    def at_each_instruction() -> int:
-        for at in range(2, 10_000):
-            store = MemoryStore()
-            *outer, inner = blocks(store)
-            kept = [block.__enter__() for block in (*outer, inner)]
-            error = None
-            try:
-                interrupt(partial(leave, inner), at)
-            except Interrupted as interrupted:
-                error = interrupted
-            assert is_renewed(store) == bool(outer), at
-            for block in outer:
-                leave(block, error)
-            assert not is_renewed(store), at
-            del kept  # not before: nobody else would refer to a permit
-            if error is None:
-                return at
-        raise AssertionError
+    def story(interrupted: Interrupting) -> None:
+        store = MemoryStore()
+        *outer, inner = blocks(store)
+        kept = [block.__enter__() for block in (*outer, inner)]
+        error = interrupted(partial(leave, inner))
+        assert is_renewed(store) == bool(outer)
+        for block in outer:
+            leave(block, error)
+        assert not is_renewed(store)
+        del kept  # not before: nobody else would refer to a permit
 
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(at_each_instruction).result() > 50
+    at_each_instruction(story, first=2)
 
 
 def test_a_block_whose_downgrade_is_interrupted_ends_what_it_entered() -> None:
     """Law 4, at each instruction of the downgrade."""
 
-    def at_each_instruction() -> int:
-        for at in range(1, 10_000):
-            store = MemoryStore()
-            book = ReadWriteLock(store, "n")
-            try:
-                with book.write as lock:
-                    interrupt(lock.downgrade, at)
-                    return at
-            except Interrupted:
-                assert not is_renewed(store), at
-                with book.read:
-                    pass
-        raise AssertionError
+    def story(interrupted: Interrupting) -> None:
+        store = MemoryStore()
+        book = ReadWriteLock(store, "n")
+        with suppress(Interrupted), book.write as lock:
+            if error := interrupted(lock.downgrade):
+                raise error
+        assert not is_renewed(store)
+        with book.read:
+            pass
 
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(at_each_instruction).result() > 20
+    at_each_instruction(story, least=20)
 
 
 def interrupted_at_its_end(block: Any) -> None:
@@ -313,13 +289,11 @@ def test_two_blocks_of_one_semaphore_release_their_own_places() -> None:
     assert store.holders("n") == ()
 
 
-@pytest.mark.parametrize("kind", [lock, permit])
-def test_what_nobody_refers_to_is_renewed_no_more_wherever_its_end_is_interrupted(
-    kind: Callable[[MemoryStore], tuple[LockLease, Callable[[], bool]]],
-) -> None:
+@pytest.mark.parametrize("kind", ["lock", "permit"])
+def test_what_nobody_refers_to_is_renewed_no_more_wherever_its_end_is_interrupted(kind: str) -> None:
     """Law 4: nobody is left to release it."""
     store = MemoryStore()
-    lease, release = kind(store)
+    lease, release = taken(store, kind)
     watchdog_of(store).watch(lease)
     held = [release]
     del release
