@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from celery_redislock import LockOptionError
+from celery_redislock import LockLost, LockOptionError
 from celery_redislock.locks import Lock
 from tests.clocks import ManualClock
 from tests.scripted import Driven, FailingStore, ScriptedRenewer, lease_on, lock_on, unavailable
@@ -54,36 +54,32 @@ def test_a_change_that_is_learnt_while_one_is_told_is_told_after_it(renewer: Scr
     assert (told, lease.state) == (["unsure", "lost"], "lost")
 
 
-def test_a_released_lease_tells_nothing_more(renewer: ScriptedRenewer) -> None:
-    told: list[str] = []
-    lease = lease_on(renewer, on_state=told.append)
-    lease.end()
-    lease.doubt()
-    lease.lose("it is gone")
-
-    assert told == []
-
-
-def test_an_error_of_on_state_is_logged_and_the_next_change_is_told(
+def test_an_error_of_a_callback_is_logged_and_the_next_change_is_told(
     renewer: ScriptedRenewer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The watchdog has other leases to renew."""
+    """The watchdog has other leases to renew, and a check tells of the loss."""
     told: list[str] = []
 
-    def tell(state: str) -> None:
+    def tell(state: Any) -> None:
         told.append(state)
         raise ValueError(state)
 
-    lease = lease_on(renewer, on_state=tell)
+    lease = lease_on(renewer, on_state=tell, on_lost=tell)
     with caplog.at_level(logging.ERROR):
         lease.doubt()
         lease.lose("it is gone")
 
-    assert told == ["unsure", "lost"]
+    assert told == ["unsure", "lost", lease]
     assert [record.message for record in caplog.records] == [
-        "on_state raised for the lease on 'n', which is unsure",
-        "on_state raised for the lease on 'n', which is lost",
+        f"{what} raised for the lease on 'n', which is {state}"
+        for what, state in (
+            ("on_state", "unsure"),
+            ("on_state", "lost"),
+            ("on_lock_lost (or on_lost)", "lost"),
+        )
     ]
+    with pytest.raises(LockLost):
+        lease.check()
 
 
 @pytest.mark.parametrize(

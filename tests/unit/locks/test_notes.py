@@ -1,6 +1,5 @@
 """Starts and refusals that a process adds up, and what it tells the server of them."""
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -34,13 +33,6 @@ class Store(MemoryStore):
 
 def lock_on(store: Store, key: str = "n", task: str = "shop.sync", owner: str = "job-a") -> TaskLock:
     return TaskLock(store, task, 30.0, 60.0, None, None, Says(), key, owner)
-
-
-@pytest.fixture
-def notes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notes]:
-    """With a thread that writes at once."""
-    monkeypatch.setattr(module, "PAUSE", 0.01)
-    return Notes()
 
 
 @pytest.fixture
@@ -92,37 +84,28 @@ def test_of_many_refusals_the_first_is_the_scripts_and_the_others_are_written_to
     assert '"state":"queued"' in facts
 
 
-def test_a_key_that_has_been_quiet_for_a_second_is_noted_by_the_script_again(unwritten: Notes) -> None:
-    """What is old is told at once, and no table grows."""
+def test_a_key_that_has_been_quiet_for_a_second_is_noted_by_the_script_again(
+    unwritten: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is old is told at once. No table grows: beyond its bound each is the script's to note."""
+    monkeypatch.setattr(module, "MOST_KEYS", 2)
     store = Store()
-    lock = lock_on(store)
-    refuse(unwritten, lock, "job-b/1")
-    refuse(unwritten, lock, "job-b/2")
+    locks = [lock_on(store, key) for key in ("n", "m", "o")]
+    for lock in (*locks, locks[0]):
+        refuse(unwritten, lock, "job-b/1")
+    assert [unwritten.refusals(lock) is None for lock in locks] == [False, False, True]
     unwritten.write()
-    assert unwritten.refusals(lock) is not None
+    assert unwritten.refusals(locks[0]) is not None
     unwritten.write()
 
-    assert unwritten.refusals(lock) is None
+    assert unwritten.refusals(locks[0]) is None
     assert len(store.told) == 1
 
 
-def test_the_table_of_keys_is_bounded(unwritten: Notes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Law 10: beyond it each refusal is noted by the script that refuses."""
-    monkeypatch.setattr(module, "MOST_KEYS", 2)
-    store = Store()
-    for key in ("a", "b", "c"):
-        refuse(unwritten, lock_on(store, key), "job-b/1")
-
-    assert [unwritten.refusals(lock_on(store, key)) is None for key in ("a", "b", "c")] == [
-        False,
-        False,
-        True,
-    ]
-
-
-def test_its_thread_writes_again_and_again(notes: Notes) -> None:
+def test_its_thread_writes_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also after a server that was away: what it was not told is lost, and nothing else."""
-    store = Store()
+    monkeypatch.setattr(module, "PAUSE", 0.01)
+    notes, store = Notes(), Store()
     notes.start(lock_on(store))
     assert wait_until(lambda: len(store.told) == 1, 10)
     store.is_away = True

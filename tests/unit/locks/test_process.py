@@ -71,10 +71,7 @@ def test_whereabouts_are_24_characters_and_begin_with_the_workers_main_process()
         assert its[:8] == mine[:8]
         assert its[8:] != mine[8:]
         assert whereabouts_of(its[:16], os.getpid()) == its[:16] + here()[8:]
-
-
-def test_a_run_in_a_namespace_of_its_own_has_no_whereabouts_under_another_main_process() -> None:
-    assert whereabouts_of("elsewher" + here()[8:], os.getpid()) is None
+    assert whereabouts_of("elsewher" + here()[8:], os.getpid()) is None  # a namespace of its own
 
 
 def test_a_run_is_dead_when_its_process_and_its_main_process_are_gone() -> None:
@@ -93,30 +90,31 @@ def test_a_run_is_dead_when_its_process_and_its_main_process_are_gone() -> None:
         assert not is_dead(its[:16] + here()[8:])
 
 
-def test_a_process_that_nobody_has_reaped_is_gone() -> None:
-    """In a container that has no init, a killed worker stays a zombie."""
-    with child(lambda: None) as (pid, its):
+def live_on() -> None:
+    threading.Thread(target=signal.pause, daemon=True).start()
+    ctypes.CDLL(None).pthread_exit(None)
+
+
+@pytest.mark.parametrize(
+    ("life", "dead"), [(lambda: None, True), (live_on, False)], ids=["ended", "lives on"]
+)
+def test_a_zombie_is_gone_unless_another_thread_of_it_lives(
+    life: Callable[[], object], *, dead: bool
+) -> None:
+    """Without an init a killed worker stays one; and its body may go on in another thread."""
+    with child(life) as (pid, its):
         wait_zombie(pid)
-        assert is_dead(its)
+        assert is_dead(its) is dead
 
 
-def test_a_process_whose_main_thread_has_ended_lives_while_another_thread_does() -> None:
-    """It is a zombie by its state, and its body may go on."""
-
-    def live_on() -> None:
-        threading.Thread(target=signal.pause, daemon=True).start()
-        ctypes.CDLL(None).pthread_exit(None)
-
-    with child(live_on) as (pid, its):
-        wait_zombie(pid)
-        assert not is_dead(its)
-
-
-def test_another_process_with_its_pid_is_another_process() -> None:
+def test_another_process_with_its_pid_is_another_process(tmp_path: Path, monkeypatch: Any) -> None:
     """A pid comes again, after a restart of a container at once; its start does not."""
     pid = os.getpid().to_bytes(3, "big")
-    assert is_dead(of(here(), *[pid + b"\0\0\1"] * 2))
+    recycled = of(here(), *[pid + b"\0\0\1"] * 2)
+    assert is_dead(recycled)
     assert not is_dead(of("elsewher", *[pid + b"\0\0\1"] * 2))
+    monkeypatch.setattr(process, "_PROC", tmp_path)  # as mounted with ``hidepid``: whose it is is not told
+    assert not is_dead(recycled)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
@@ -145,14 +143,6 @@ def test_whatever_else_stands_there_names_nobody_who_is_dead(garbage: Any) -> No
     assert not is_dead(garbage)
     if isinstance(garbage, str):
         assert not is_dead(here()[:8] + garbage)
-
-
-def test_a_process_that_proc_hides_lives(tmp_path: Path, monkeypatch: Any) -> None:
-    """Mounted with ``hidepid``: its pid is taken, by it or by another one."""
-    recycled = of(here(), *[os.getpid().to_bytes(3, "big") + b"\0\0\1"] * 2)
-    monkeypatch.setattr(process, "_PROC", tmp_path)
-
-    assert not is_dead(recycled)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -14,41 +15,35 @@ from celery_redislock.locks import Lock, MemoryStore, ReadWriteLock, Semaphore, 
 URL = "redis://:secret@127.0.0.1:1/0"
 
 
-@pytest.mark.parametrize("kind", [Lock, lambda store, name: Semaphore(store, name, 2), ReadWriteLock])
-@pytest.mark.parametrize("store", [URL, redis.Redis(), None, aio.connect(URL)], ids=type)
-def test_a_lock_says_what_it_takes_in_place_of_a_store(kind: Any, store: Any) -> None:
-    with pytest.raises(LockOptionError, match=r"is no store for it; give what connect\(\) returns") as raised:
-        kind(store, "n")
-
-    assert "secret" not in str(raised.value)
-
-
-@pytest.mark.parametrize("kind", [aio.Lock, lambda store, name: aio.Semaphore(store, name, 2)])
-@pytest.mark.parametrize("store", [URL, redis.asyncio.Redis(), connect(URL)], ids=type)
-def test_a_lock_of_a_loop_says_likewise(kind: Any, store: Any) -> None:
-    with pytest.raises(LockOptionError, match=r"is no store for it; give what aio\.connect\(\) returns"):
-        kind(store, "n")
+@pytest.mark.parametrize(
+    ("kinds", "others", "named"),
+    [
+        ([Lock, partial(Semaphore, limit=2), ReadWriteLock], [redis.Redis(), aio.connect(URL)], "connect"),
+        ([aio.Lock, partial(aio.Semaphore, limit=2)], [redis.asyncio.Redis(), connect(URL)], "aio.connect"),
+    ],
+    ids=["of threads", "of a loop"],
+)
+def test_a_lock_says_what_it_takes_in_place_of_a_store(kinds: Any, others: Any, named: str) -> None:
+    for kind in kinds:
+        for store in (URL, None, *others):
+            with pytest.raises(LockOptionError, match="is no store for it; give what") as raised:
+                kind(store, "n")
+            assert f" {named}() returns" in str(raised.value)
+            assert "secret" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
     "semaphore",
-    [
-        lambda limit: Semaphore(MemoryStore(), "n", limit),
-        lambda limit: aio.Semaphore(aio.connect(URL), "n", limit),
-    ],
+    [partial(Semaphore, MemoryStore(), "n"), partial(aio.Semaphore, aio.connect(URL), "n")],
     ids=["of threads", "of a loop"],
 )
 def test_a_semaphore_has_ten_thousand_places_at_most(semaphore: Any) -> None:
     """Who is refused looks at all holders, which keeps the server from others."""
     assert semaphore(10_000).limit == 10_000
-
     with pytest.raises(LockOptionError, match="limit=10001 is not a whole number from 1 to 10000"):
         semaphore(10_001)
 
-
-def test_a_semaphore_is_set_to_no_more_places_and_asked_for_no_more() -> None:
     seats = Semaphore(MemoryStore(), "n", 2)
-
     with pytest.raises(LockOptionError, match="limit=10001 is not a whole number from 1 to 10000"):
         seats.set_limit(10_001)
     with pytest.raises(LockOptionError, match="permits=10001 is not a whole number from 1 to 10000"):
@@ -75,24 +70,17 @@ KINDS: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    "call",
-    [_await_me, partial(_await_me, 1), _Awaited(), partial(_Awaited(), 1), _Awaited().__call__],
-    ids=["function", "partial", "object", "partial of one", "method"],
-)
-def test_a_callback_that_would_have_to_be_awaited_is_refused(kind: str, call: Any) -> None:
+def test_a_callback_that_would_have_to_be_awaited_is_refused(kind: str) -> None:
     """Nobody awaits it: a loss would be told to nobody."""
-    for option in ("on_lost", "on_state") if kind in {"Lock", "aio.Lock"} else ("on_lost",):
+    options = ("on_lost", "on_state") if kind in {"Lock", "aio.Lock"} else ("on_lost",)
+    awaited = (_await_me, partial(_await_me, 1), _Awaited(), partial(_Awaited(), 1), _Awaited().__call__)
+    for option, call in product(options, awaited):
         with pytest.raises(
             LockOptionError, match=f"{option}=.* is a coroutine function, and nobody awaits it"
         ):
             KINDS[kind](**{option: call})
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("call", [print, partial(print, 1), [].append], ids=["function", "partial", "method"])
-def test_a_callback_that_returns_is_taken(kind: str, call: Any) -> None:
-    KINDS[kind](on_lost=call)
+    for call in (print, partial(print, 1), [].append):
+        KINDS[kind](on_lost=call)
 
 
 def test_each_refusal_names_its_lock_alike() -> None:
