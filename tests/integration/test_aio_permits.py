@@ -1,9 +1,8 @@
 """Semaphores and read-write locks of asyncio: the same places and sides, held by tasks."""
 
 import asyncio
-import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import AsyncExitStack, closing
 from datetime import timedelta
 from typing import Any
 
@@ -88,13 +87,25 @@ def test_a_place_that_is_lost_is_told_to_its_task(case: RedisCase) -> None:
         assert await over.release()
         assert await wait is False
 
+    play(case, story)
+
+
+@pytest.mark.parametrize("kind", ["a place", "a write", "a read that goes on"])
+def test_the_loss_of_a_place_or_a_side_cancels_its_task(case: RedisCase, kind: str) -> None:
+    async def story(store: aio.Store) -> None:
+        book = aio.ReadWriteLock(store, "n", ttl=0.6, on_lost="cancel")
+        seats = aio.Semaphore(store, "n", 2, ttl=0.6, on_lost="cancel")
+
         async def body() -> None:
-            async with aio.Semaphore(store, "n", 2, ttl=0.6, on_lost="cancel") as lost:
-                case.redis.release("n", lost.token)
+            async with seats if kind == "a place" else book.write, AsyncExitStack() as stack:
+                if kind == "a read that goes on":
+                    await stack.enter_async_context(book.read)
+                    await book.write.release()
+                case.redis.force_release("n")
                 await asyncio.sleep(30)
 
         with pytest.raises(LockLost):
-            await body()
+            await asyncio.wait_for(body(), 10)
 
     play(case, story)
 
@@ -121,15 +132,6 @@ def test_a_cancelled_task_leaves_no_place(case: RedisCase) -> None:
     play(case, story)
 
 
-async def as_another(lock: aio.Lock) -> bool:
-    """Whether another task gets it at once."""
-
-    async def ask() -> bool:
-        return await lock.acquire(0)
-
-    return await asyncio.create_task(ask())
-
-
 def test_tasks_read_together_or_one_writes(case: RedisCase) -> None:
     """Those behind a writer that waits, wait behind it; threads are in the same line."""
     order: list[str] = []
@@ -149,17 +151,16 @@ def test_tasks_read_together_or_one_writes(case: RedisCase) -> None:
                 assert lock.fence is not None
                 order.append("write")
 
+        async def another_reads() -> bool:
+            return await book.read.acquire(0)
+
         book = aio.ReadWriteLock(store, "n")
         async with book.read as lock:
             assert lock.fence is None
-            assert await asyncio.to_thread(ReadWriteLock(case.redis, "n").read.acquire, 0)
-            assert not await as_another(book.write)
-            (mine,) = (held.lease.token for held in book.read._holds.values())
-            for hold in case.redis.holders("n"):
-                if hold.token != mine:
-                    case.redis.release("n", hold.token)
+            other = ReadWriteLock(case.redis, "n").read
+            await asyncio.to_thread(lambda: other.acquire(0) and other.release())
             tasks = await in_line(case, write(), read(), read(), write())
-            assert not await as_another(book.read)
+            assert not await asyncio.create_task(another_reads())
             async with book.read:  # again: it would wait for the writer, and that for it
                 pass
         await asyncio.gather(*tasks)
@@ -174,7 +175,6 @@ def test_a_writer_may_read_and_downgrade(case: RedisCase) -> None:
         async with book.write, book.read:
             assert (book.write.held, book.read.held) == (True, True)
             assert len(case.redis.holders("n")) == 1
-        assert case.redis.holders("n") == ()
         async with book.write as lock:
             token = case.holder()
             (waits,) = await in_line(case, aio.ReadWriteLock(store, "n").read.acquire())
@@ -188,9 +188,11 @@ def test_a_writer_may_read_and_downgrade(case: RedisCase) -> None:
                 await book.write.acquire()
         for hold in case.redis.holders("n"):
             case.redis.release("n", hold.token)
-
+        async with book.write, book.write:
+            with pytest.raises(RuntimeError, match="2 times"):
+                await book.write.downgrade()
         await book.write.acquire()
-        case.redis.release("n", case.holder() or "")
+        case.redis.force_release("n")
         assert not await book.write.downgrade()
         with pytest.raises(LockLost):
             await book.read.check()
@@ -198,23 +200,3 @@ def test_a_writer_may_read_and_downgrade(case: RedisCase) -> None:
         assert await asyncio.to_thread(Lock(case.redis, "n").acquire, 0)
 
     play(case, story)
-
-
-def test_a_side_that_is_lost_cancels_its_task(case: RedisCase) -> None:
-    """Also where the write was released and the read goes on."""
-
-    async def story(store: aio.Store) -> None:
-        book = aio.ReadWriteLock(store, "n", ttl=0.6, on_lost="cancel")
-
-        async def body() -> None:
-            async with book.write, book.read:
-                await book.write.release()
-                case.redis.release("n", case.holder() or "")
-                await asyncio.sleep(30)
-
-        with pytest.raises(LockLost):
-            await body()
-
-    before = time.monotonic()
-    play(case, story)
-    assert time.monotonic() - before < 10

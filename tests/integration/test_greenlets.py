@@ -55,29 +55,6 @@ def test_a_greenlet_that_never_switches_keeps_every_lock_of_its_process(plain_ca
     assert plain_case.keys() == []
 
 
-def test_a_greenlet_that_never_switches_can_see_its_loss_and_is_told_when_it_switches(
-    plain_case: RedisCase,
-) -> None:
-    """``on_lost`` may use what the greenlets share, so it is called among them and not in the thread."""
-    program = """
-        import gevent
-        hub, told = gevent.get_hub(), []
-        lock = Lock(store, "n", ttl=0.6, on_lost=lambda _: told.append(gevent.get_hub()))
-        lock.acquire()
-        store.force_release("n")
-        deadline = time.monotonic() + 20.0
-        while lock.held:
-            assert time.monotonic() < deadline
-        assert told == []
-        until(lambda: told)
-        assert told == [hub]
-        assert not lock.release()
-    """
-    run_program(program, plain_case.url, plain_case.prefix, first=PATCHED)
-
-    assert plain_case.keys() == []
-
-
 def test_threads_beside_greenlets_share_no_socket(plain_case: RedisCase) -> None:
     """Law 4: a worker's watchdog renews while another thread of it looks at lines, each with its own hub."""
     program = """
@@ -159,13 +136,10 @@ FROM_THE_THREAD = """
 """
 
 
-def test_the_thread_looks_names_up_by_itself(tcp_server: EmbeddedServer) -> None:
-    """In gevent's resolver, while no greenlet switches."""
-    run_program(FROM_THE_THREAD % "pass", f"redis://localhost:{tcp_server.port}/0", "names", first=PATCHED)
-
-
-def test_the_thread_is_the_first_to_import_nothing(tcp_server: EmbeddedServer) -> None:
-    """Imports take locks of gevent's: a greenlet that imports the same at that moment fails."""
+def test_the_thread_looks_names_up_by_itself_and_is_the_first_to_import_nothing(
+    tcp_server: EmbeddedServer,
+) -> None:
+    """While no greenlet switches. Imports take locks of gevent's: a greenlet that imports then fails."""
     program = """
         from celery_redislock.wire.thread import original, start_thread
 
@@ -189,7 +163,8 @@ def test_the_thread_is_the_first_to_import_nothing(tcp_server: EmbeddedServer) -
         assert imported == []
         assert not isinstance(ended[0], BaseException), ended
     """
-    run_program(program, f"redis://localhost:{tcp_server.port}/0", "imports", first=PATCHED)
+    url = f"redis://localhost:{tcp_server.port}/0"
+    run_program(program.rstrip() + FROM_THE_THREAD % "pass", url, "names", first=PATCHED)
 
 
 def test_the_thread_asks_the_sentinels_over_connections_of_its_own(

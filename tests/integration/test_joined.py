@@ -1,6 +1,5 @@
 """Several names in one lock: all or none, in one order for all who wait, and never a deadlock."""
 
-import asyncio
 import random
 import threading
 from collections.abc import Iterator
@@ -11,11 +10,10 @@ import pytest
 
 from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.exceptions import LockLost, LockOptionError
-from celery_redislock.locks import Lock, Semaphore, aio, connect
+from celery_redislock.locks import Lock, Semaphore, connect
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.store.joined import joined
 from celery_redislock.store.store import Entry
-from tests.aio import play
 from tests.facts import wait_until
 from tests.faults import Fault, FaultyProxy
 from tests.integration.programs import waiting_programs
@@ -191,36 +189,6 @@ def test_one_that_pauses_while_it_waits_enters_all_lines_anew(case: RedisCase, s
         assert ended.result(PATIENCE) is None
         assert paused.release()
         assert behind.result(PATIENCE)
-
-
-@pytest.mark.parametrize("name", ["a", "b"])
-def test_one_whose_loop_stands_still_while_it_waits_enters_all_lines_anew(case: RedisCase, name: str) -> None:
-    """As a thread that pauses."""
-    _hold_ab(case)
-    loops: list[asyncio.AbstractEventLoop] = []
-    stands, goes_on = threading.Event(), threading.Event()
-
-    def stand_still() -> None:
-        stands.set()
-        goes_on.wait(PATIENCE)
-
-    async def take(store: aio.Store) -> bool:
-        loops.append(asyncio.get_running_loop())
-        async with aio.Lock(store, ["a", "b"], wait=PATIENCE):
-            return True
-
-    with ThreadPoolExecutor(2) as pool:
-        paused = pool.submit(play, case, take)
-        assert wait_until(lambda: list(map(len, _lines(case))) == [1, 1], PATIENCE)
-        [[first], _] = _lines(case)
-        loops[0].call_soon_threadsafe(stand_still)
-        assert stands.wait(PATIENCE)
-        other = pool.submit(play, case, take)
-        _end_one_while_it_pauses(case, first, name)
-        goes_on.set()
-        _end_the_other(case, name)
-        assert paused.result(2 * PATIENCE)
-        assert other.result(2 * PATIENCE)
 
 
 def test_one_that_a_line_has_lost_enters_all_lines_anew(case: RedisCase) -> None:
