@@ -158,18 +158,6 @@ def test_a_block_holds_one_place_and_says_who_has_them(case: StoreCase) -> None:
         case.store.release("n", permit.token)
 
 
-def test_a_hold_that_is_found_gone_is_announced(case: StoreCase) -> None:
-    """Once, with itself; the others go on."""
-    lost: list[Permit] = []
-    seats = semaphore(case, 2, ttl=0.9, on_lost=lost.append)
-    gone, kept = held(seats.acquire()), held(seats.acquire())
-    case.store.release("n", gone.token)
-
-    assert wait_until(lambda: lost == [gone], PATIENCE)
-    kept.check()
-    assert kept.release()
-
-
 def test_no_other_limit_number_or_time_is_asked_for(plain_case: RedisCase) -> None:
     for limit in (0, 2.5, True):
         with pytest.raises(LockOptionError, match=f"limit={limit} is not a whole number from 1"):
