@@ -206,37 +206,6 @@ def test_a_cancellation_from_outside_is_not_hidden_by_a_loss(case: RedisCase) ->
     play(case, story)
 
 
-def test_a_loop_that_stands_still_loses_its_place_in_line_and_is_served_later(case: RedisCase) -> None:
-    """Others need not wait for one of whom nobody hears."""
-    order: list[str] = []
-
-    def thread() -> None:
-        with Lock(case.redis, "n", wait=30.0):
-            order.append("thread")
-
-    async def story(store: aio.Store) -> None:
-        async def task() -> None:
-            async with aio.Lock(store, "n", wait=30.0):
-                order.append("task")
-
-        holder = Lock(case.redis, "n")
-        with ThreadPoolExecutor(2) as pool:
-            assert pool.submit(holder.acquire).result(10)
-            waits = asyncio.create_task(task())
-            assert await until(lambda: waiting(case) == 1)
-            other = pool.submit(thread)
-            assert await until(lambda: waiting(case) == 2)
-            time.sleep(HAND_OFF + MARGIN)
-            assert case.redis.force_release("n").released
-            other.result(10)
-            assert order == ["thread"]
-            await waits
-
-    play(case, story)
-    assert order == ["thread", "task"]
-    assert no_trace(case)
-
-
 def test_each_state_of_a_hold_is_told_once_in_the_loop(faulty: RedisCase, proxy: FaultyProxy) -> None:
     """A renewal without an answer makes it unsure, the next one held again; a loss is the last state."""
     told: list[tuple[bool, bool, str]] = []
@@ -416,52 +385,43 @@ def test_a_lock_whose_connection_is_at_rest_takes_no_task_and_no_timer(case: Red
     play(case, story, socket_timeout=20.0)
 
 
-def test_an_answer_that_the_loop_finds_late_is_taken_and_its_connection_kept(case: RedisCase) -> None:
-    async def story(store: aio.Store) -> None:
-        async with aio.Lock(store, "other"):
-            pass
-        made = [*store._wires[0]._idle]
-        task = asyncio.create_task(aio.Lock(store, "n").acquire(0))
-        await asyncio.sleep(0)
-        time.sleep(2 * SOCKET_TIMEOUT)  # the loop stands still
-        assert await task
-        async with aio.Lock(store, "other"):
-            pass
-        assert len(made) == 1
-        assert store._wires[0]._idle == made
-
-    play(case, story)
-
-
-def test_an_answer_of_another_shape_is_told_at_once(case: RedisCase) -> None:
-    """It has come: nobody waits for another one."""
+def test_answers_that_come_late_or_are_none_cost_no_connection_and_no_wait(case: RedisCase) -> None:
+    """One that the loop finds late is taken; one of another shape, and an error, are told at once."""
 
     def shape(*_: object) -> None:
         raise LookupError
 
     async def story(store: aio.Store) -> None:
         async with aio.Lock(store, "n"):
-            pass
-        request = Request("ring", [store.beside.bell("n", "1")], ["1000"], shape, "n")
+            case.client.script_flush()
+        async with aio.Lock(store, "n"):
+            pass  # what the server has forgotten was sent in full
+        made = [*store._wires[0]._idle]
+        task = asyncio.create_task(aio.Lock(store, "n").acquire(0))
+        await asyncio.sleep(0)
+        time.sleep(2 * SOCKET_TIMEOUT)  # the loop stands still
+        assert await task
+        for _ in range(3):
+            with pytest.raises(LockKeyError, match="WRONGTYPE"):
+                await aio.Lock(store, "theirs").acquire()
+        assert len(made) == 1
+        assert store._wires[0]._idle == made
+
         before = time.monotonic()
         with pytest.raises(LockUnavailable, match="no answer to this"):
-            await store.answer(request)
+            await store.answer(Request("ring", [store.beside.bell("n", "1")], ["1000"], shape, "n"))
         assert time.monotonic() - before < SOCKET_TIMEOUT
 
-    play(case, story)
-
-
-def test_a_task_is_not_cancelled_for_a_hold_that_it_never_had(case: RedisCase) -> None:
-    """A ``token`` that nobody holds by: that is the answer, and no loss of this task's."""
-
-    async def story(store: aio.Store) -> None:
+        # A token that nobody holds by: that is the answer, and no loss of this task's.
         lock = aio.Lock(store, "n", token=new_token("gone"), on_lost="cancel")
         assert not await lock.renew()
         with pytest.raises(LockLost):
             await lock.check()
-        assert await lock.holder() is None  # a task that was cancelled meanwhile is told here
+        await lock.holder()  # a task that was cancelled meanwhile is told here
 
+    case.client.lpush(case.key("theirs"), "a list")
     play(case, story)
+    case.client.delete(case.key("theirs"))
 
 
 def test_a_turn_that_was_given_to_a_cancelled_task_is_given_on() -> None:
@@ -529,29 +489,6 @@ def test_a_server_that_does_not_answer_costs_all_who_ask_a_bounded_time(
 
     play(faulty, story, proxy.url)
     assert no_trace(faulty)
-
-
-def test_scripts_that_the_server_has_forgotten_are_sent_in_full(case: RedisCase) -> None:
-    async def story(store: aio.Store) -> None:
-        async with aio.Lock(store, "n"):
-            case.client.script_flush()
-
-    play(case, story)
-    assert case.keys() == []
-
-
-def test_a_key_of_another_program_is_refused_and_the_connection_kept(case: RedisCase) -> None:
-    case.client.lpush(case.key("n"), "theirs")
-
-    async def story(store: aio.Store) -> None:
-        lock = aio.Lock(store, "n")
-        for _ in range(3):
-            with pytest.raises(LockKeyError, match="WRONGTYPE"):
-                await lock.acquire()
-        assert len(store._wires[0]._idle) == 1
-
-    play(case, story)
-    case.client.delete(case.key("n"))
 
 
 @pytest.mark.parametrize("options", ["", "protocol=3", "protocol=2&decode_responses=true"])
@@ -696,9 +633,7 @@ def test_tasks_and_threads_never_hold_it_at_once_whoever_gives_up_or_is_cancelle
     assert no_trace(case)
 
 
-def test_a_thread_that_waits_in_a_loop_is_warned_of_once(
-    plain_case: RedisCase, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_thread_that_waits_in_a_loop_is_warned_of_once(plain_case: RedisCase, caplog: Any) -> None:
     """It goes on: notebooks live in a running loop."""
     attempt._warn_of_a_loop_that_stands.cache_clear()
     caplog.set_level(logging.WARNING, "celery_redislock")

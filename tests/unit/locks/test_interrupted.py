@@ -179,22 +179,6 @@ def test_the_end_of_a_block_that_is_interrupted_leaves_nothing_that_is_renewed(b
     at_each_instruction(story, first=2)
 
 
-def test_a_block_whose_downgrade_is_interrupted_ends_what_it_entered() -> None:
-    """Law 4, at each instruction of the downgrade."""
-
-    def story(interrupted: Interrupting) -> None:
-        store = MemoryStore()
-        book = ReadWriteLock(store, "n")
-        with suppress(Interrupted), book.write as lock:
-            if error := interrupted(lock.downgrade):
-                raise error
-        assert not is_renewed(store)
-        with book.read:
-            pass
-
-    at_each_instruction(story, least=20)
-
-
 def interrupted_at_its_end(block: Any) -> None:
     """Enter a block; an error comes at the first instruction of ``__exit__``: nothing catches it."""
 
@@ -210,9 +194,7 @@ def interrupted_at_its_end(block: Any) -> None:
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="it enters blocks by other instructions")
 @pytest.mark.parametrize("blocks", BLOCKS.values(), ids=BLOCKS)
-def test_the_next_use_ends_what_was_interrupted_at_once(
-    blocks: Blocks, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_use_ends_what_was_interrupted_at_once(blocks: Blocks, monkeypatch: Any) -> None:
     """Law 4: the thread that holds enters the object once more, in the same block or in another one."""
     monkeypatch.delitem(sys.modules, "greenlet", raising=False)  # of other tests
 
