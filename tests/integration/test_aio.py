@@ -466,7 +466,7 @@ def test_a_lost_answer_is_asked_for_again_under_the_same_token(
     assert no_trace(faulty)
 
 
-def test_a_server_that_does_not_answer_costs_all_who_ask_a_bounded_time(
+def test_a_server_without_an_answer_costs_all_who_ask_a_bounded_time(
     faulty: RedisCase, proxy: FaultyProxy
 ) -> None:
     """Law 9: those in the queue fail with the first; who waits in line within a second of its own time."""

@@ -60,9 +60,7 @@ def test_tasks_and_threads_exclude_each_other_whichever_node_keeps_the_lock(
     assert all(cluster_case.holder(name) is None for name in [*NAMES, "n"])
 
 
-def test_who_waits_is_served_in_order_also_beside_threads(
-    cluster: Cluster, cluster_case: ClusterCase
-) -> None:
+def test_who_waits_is_served_in_order_beside_threads_too(cluster: Cluster, cluster_case: ClusterCase) -> None:
     """One line, whoever stands in it."""
     order: list[int] = []
     case = cluster_case
@@ -134,9 +132,7 @@ def test_tasks_wait_in_more_slots_than_are_read_with_sixteen_connections_a_node(
     assert most - before <= 16
 
 
-def test_coroutines_go_on_while_a_slot_moves_there_and_back(
-    cluster: Cluster, cluster_case: ClusterCase
-) -> None:
+def test_tasks_go_on_while_a_slot_moves_there_and_back(cluster: Cluster, cluster_case: ClusterCase) -> None:
     """What is asked of a slot that is being moved is asked again, under the same token."""
     at_work: Counter[str] = Counter()
     turns: Counter[int] = Counter()

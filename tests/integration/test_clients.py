@@ -35,9 +35,7 @@ def client_of(server: PackagesServer, **options: Any) -> redis.Redis:
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["connected", "new"])
-def test_a_frozen_server_is_waited_for_as_long_as_the_store_says(
-    own_server: EmbeddedServer, *, is_known: bool
-) -> None:
+def test_a_frozen_server_is_waited_for_as_long_as_told(own_server: EmbeddedServer, *, is_known: bool) -> None:
     """Law 9: with redis-py's defaults it is a minute. Once it answers, the store does, too."""
     theirs = {"socket_timeout": 60, "retry": redis.retry.Retry(redis.backoff.NoBackoff(), 9)}
     with closing(connect(client_of(own_server, **theirs), socket_timeout=0.4)) as store:
@@ -103,9 +101,7 @@ def sell(number: int) -> int:
 
 
 @pytest.mark.parametrize("make", [client_at, lambda url: lambda: client_at(url)], ids=["client", "callable"])
-def test_a_task_locks_where_its_apps_client_leads(
-    redis_url: str, prefix: str, make: Callable[[str], Any]
-) -> None:
+def test_a_task_locks_where_its_client_leads(redis_url: str, prefix: str, make: Callable[[str], Any]) -> None:
     with Celery("clients", set_as_current=False, broker="memory://") as app:
         app.conf.update(redislock_url=make(redis_url), redislock_prefix=prefix)
         task = app.task(base=SingletonTask, name="sell", shared=False, ignore_result=True)(sell)

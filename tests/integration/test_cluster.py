@@ -119,9 +119,7 @@ def named_on(cluster: Cluster, node: Node, number: int) -> list[str]:
     return [name for name in names if cluster.node_of(name) is node][:number]
 
 
-def test_locks_on_all_nodes_exclude_and_are_renewed_and_told(
-    cluster: Cluster, cluster_case: ClusterCase
-) -> None:
+def test_locks_on_all_nodes_exclude_are_renewed_and_told(cluster: Cluster, cluster_case: ClusterCase) -> None:
     """Law 1, whichever node keeps a name, and in another process too."""
     store = cluster_case.redis
     assert {cluster.node_of(name) for name in NAMES} == set(cluster.nodes)
@@ -200,7 +198,7 @@ def test_leases_are_trusted_from_the_first_request_where_one_is_asked_again(
     assert answer.sent_at < answered[0] < answer.answered_at
 
 
-def test_a_semaphore_and_a_read_write_lock_hold_on_each_node(
+def test_semaphores_and_read_write_locks_hold_on_each_node(
     cluster: Cluster, cluster_case: ClusterCase
 ) -> None:
     """The same places, sides and lines as on one server, wherever the name's slot is."""
@@ -238,9 +236,7 @@ MOVES: dict[str, Callable[[Cluster, Load, int, Node], None]] = {
 
 
 @pytest.mark.parametrize("how", ["key by key", slow("in one step"), slow("halfway")])
-def test_a_slot_moves_there_and_back_under_load(
-    cluster: Cluster, cluster_case: ClusterCase, how: str
-) -> None:
+def test_a_slot_moves_and_returns_under_load(cluster: Cluster, cluster_case: ClusterCase, how: str) -> None:
     """Law 1: nobody overlaps, nobody who waits is forgotten; only what is asked halfway is given up."""
     slot, home = cluster.slot_of("n"), cluster.node_of("n")
     with Load(cluster_case.redis, ["n"], threads=4).on() as load:
@@ -338,9 +334,7 @@ def test_who_is_killed_between_noting_and_parking_leaves_no_line_that_nobody_fin
         )
 
 
-def test_lines_are_looked_at_while_a_node_does_not_answer(
-    cluster: Cluster, cluster_case: ClusterCase
-) -> None:
+def test_lines_are_looked_at_while_a_node_is_silent(cluster: Cluster, cluster_case: ClusterCase) -> None:
     """Its own are looked at when it answers again. Nobody looks where it has noted the slots in use.
 
     And an operator is told of each line that only another home can serve, on whichever node.

@@ -136,9 +136,7 @@ FROM_THE_THREAD = """
 """
 
 
-def test_the_thread_looks_names_up_by_itself_and_is_the_first_to_import_nothing(
-    tcp_server: EmbeddedServer,
-) -> None:
+def test_the_thread_looks_names_up_by_itself_and_imports_nothing_first(tcp_server: EmbeddedServer) -> None:
     """While no greenlet switches. Imports take locks of gevent's: a greenlet that imports then fails."""
     program = """
         from celery_redislock.wire.thread import original, start_thread
@@ -167,7 +165,7 @@ def test_the_thread_looks_names_up_by_itself_and_is_the_first_to_import_nothing(
     run_program(program.rstrip() + FROM_THE_THREAD % "pass", url, "names", first=PATCHED)
 
 
-def test_the_thread_asks_the_sentinels_over_connections_of_its_own(
+def test_the_thread_asks_the_sentinels_over_its_own_connections(
     primary: EmbeddedServer, sentinel: str
 ) -> None:
     """A socket of gevent's is of use in one thread only."""
@@ -183,9 +181,7 @@ def test_the_thread_asks_the_sentinels_over_connections_of_its_own(
     run_program(text, primary.redis_url, "sentinel", sentinel, first=PATCHED)
 
 
-def test_a_debt_is_paid_while_a_greenlet_computes_and_before_the_process_is_gone(
-    plain_case: RedisCase,
-) -> None:
+def test_a_debt_is_paid_while_a_greenlet_computes_and_before_the_process_ends(plain_case: RedisCase) -> None:
     """Law 2: the thread pays it, and the end of the process waits for that."""
     program = """
         from celery_redislock.exceptions import LockUnavailable

@@ -24,6 +24,7 @@ from tests.waiters import PATIENCE, in_line
 #: Makes a lock of the name ``n``; its verbs are awaited.
 Make: TypeAlias = Callable[..., Any]
 Story: TypeAlias = Callable[[Make], Coroutine[Any, Any, None]]
+Play: TypeAlias = Callable[[Story], None]
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def case(redis_url: str) -> Iterator[RedisCase]:
 
 
 @pytest.fixture(params=["Lock", "aio.Lock"])
-def played(request: pytest.FixtureRequest, case: RedisCase) -> Callable[[Story], None]:
+def played(request: pytest.FixtureRequest, case: RedisCase) -> Play:
     """Let a thread with Locks, or a task with its own kind of them, play a story."""
 
     def by_a_thread(story: Story) -> None:
@@ -73,9 +74,7 @@ class _Awaited:
         self._lock.__exit__(*error)
 
 
-def test_a_lock_is_held_by_one_seen_by_all_and_leaves_nothing(
-    played: Callable[[Story], None], case: RedisCase
-) -> None:
+def test_a_lock_is_held_by_one_seen_by_all_and_leaves_nothing(played: Play, case: RedisCase) -> None:
     """``held`` is about this one, ``holder()`` about anybody; a wait ends when its time is up."""
 
     async def story(make: Make) -> None:
@@ -100,9 +99,7 @@ def test_a_lock_is_held_by_one_seen_by_all_and_leaves_nothing(
     played(story)
 
 
-def test_a_ttl_is_kept_and_a_renewal_counts_from_now(
-    played: Callable[[Story], None], case: RedisCase
-) -> None:
+def test_a_ttl_is_kept_and_a_renewal_counts_from_now(played: Play, case: RedisCase) -> None:
     """Without a time, up to the ttl again; with one, to that. A lock whose ttl is not named has one."""
 
     async def story(make: Make) -> None:
@@ -122,9 +119,7 @@ def test_a_ttl_is_kept_and_a_renewal_counts_from_now(
 
 
 @pytest.mark.parametrize("value", [b"bar", b"\xd6{\xc93\xe9"], ids=["text", "bytes"])
-def test_a_block_that_gets_no_lock_says_which(
-    played: Callable[[Story], None], case: RedisCase, value: bytes
-) -> None:
+def test_a_block_that_gets_no_lock_says_which(played: Play, case: RedisCase, value: bytes) -> None:
     """A foreign lock excludes ours, whatever its value is."""
     case.client.set(case.key(), value)
 
@@ -139,7 +134,7 @@ def test_a_block_that_gets_no_lock_says_which(
     assert case.client.get(case.key()) == value
 
 
-def test_a_hold_expires_when_nobody_renews_it_or_keeps_the_lock(played: Callable[[Story], None]) -> None:
+def test_a_hold_expires_when_nobody_renews_it_or_keeps_the_lock(played: Play) -> None:
     """Nobody could release it; it is renewed as long as its object is referred to. A wait may last longer."""
 
     async def story(make: Make) -> None:
@@ -156,7 +151,7 @@ def test_a_hold_expires_when_nobody_renews_it_or_keeps_the_lock(played: Callable
     played(story)
 
 
-def test_another_process_continues_a_hold(played: Callable[[Story], None], case: RedisCase) -> None:
+def test_another_process_continues_a_hold(played: Play, case: RedisCase) -> None:
     """By its token: it is renewed there; its first holder learns of the end as of a loss."""
     told: list[object] = []
 
@@ -185,9 +180,7 @@ def test_another_process_continues_a_hold(played: Callable[[Story], None], case:
     assert told == ["n"]
 
 
-def test_a_hold_is_continued_by_the_other_kind_of_lock(
-    played: Callable[[Story], None], case: RedisCase
-) -> None:
+def test_a_hold_is_continued_by_the_other_kind_of_lock(played: Play, case: RedisCase) -> None:
     """Thread to thread, and task to thread; the token of a hold that is gone takes nothing."""
 
     async def story(make: Make) -> None:
@@ -205,9 +198,7 @@ def test_a_hold_is_continued_by_the_other_kind_of_lock(
     played(story)
 
 
-def test_who_holds_a_lock_takes_it_a_second_time_where_that_is_allowed(
-    played: Callable[[Story], None],
-) -> None:
+def test_who_holds_a_lock_takes_it_a_second_time_where_that_is_allowed(played: Play) -> None:
     async def story(make: Make) -> None:
         lock, once = make(), make(reentrant=False)
         async with lock, lock:
@@ -220,9 +211,7 @@ def test_who_holds_a_lock_takes_it_a_second_time_where_that_is_allowed(
     played(story)
 
 
-def test_an_operator_takes_a_lock_away_and_whoever_waits_gets_it(
-    played: Callable[[Story], None], case: RedisCase
-) -> None:
+def test_an_operator_takes_a_lock_away_and_whoever_waits_gets_it(played: Play, case: RedisCase) -> None:
     """The old holder is told so when it releases."""
 
     async def story(make: Make) -> None:

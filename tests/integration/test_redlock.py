@@ -173,9 +173,7 @@ def test_two_of_five_servers_may_be_gone(dying: QuorumCase, mortal: list[Embedde
     assert lock.holder() is None
 
 
-def test_three_of_five_gone_is_a_lock_server_that_is_away(
-    dying: QuorumCase, mortal: list[EmbeddedServer]
-) -> None:
+def test_three_of_five_gone_is_a_server_that_is_away(dying: QuorumCase, mortal: list[EmbeddedServer]) -> None:
     """Within bounds, told by its servers, and nothing stays on those that live."""
     lock = Lock(dying.quorum, "n", auto_renew=False)
     for server in mortal[:3]:
@@ -247,9 +245,7 @@ for _ in range(6):
 """
 
 
-def test_five_that_wait_never_hold_it_at_once_and_never_split_the_votes_for_long(
-    servers: list[EmbeddedServer],
-) -> None:
+def test_five_that_wait_never_hold_it_at_once_nor_split_the_votes_long(servers: list[EmbeddedServer]) -> None:
     """Law 1, by random pauses: a round is won within a second, and all get their turns."""
     program = PROLOGUE.replace("url, prefix, *rest", "prefix, *url") + FIVE
     urls = [each.redis_url for each in servers]
@@ -361,9 +357,7 @@ def test_a_majority_that_is_gone_before_its_fence_is_written_back_is_owed_a_rele
     assert len(watchdog_of(store)._debts) == 1
 
 
-def test_an_interrupt_between_request_and_answer_leaves_no_answer_to_the_next_request(
-    case: QuorumCase,
-) -> None:
+def test_an_interrupt_before_the_answer_leaves_no_answer_to_the_next_request(case: QuorumCase) -> None:
     """Ctrl-C while the third server is listened to: what was sent is given back, on connections in step."""
 
     class Interrupted:

@@ -30,7 +30,7 @@ def sell(number: int) -> int:
 
 
 @pytest.mark.parametrize("place", ["broker", "setting", "setting, behind one that does not answer"])
-def test_a_lock_lives_on_the_primary_that_the_sentinel_names(
+def test_a_lock_lives_on_the_primary_sentinels_name(
     primary: EmbeddedServer, sentinel: str, place: str
 ) -> None:
     """Law 1: a lock at any other address would exclude nobody. Law 9: the next one knows the primary."""
@@ -67,9 +67,7 @@ def test_a_primary_that_no_sentinel_knows_is_named_with_what_to_check(sentinel: 
 
 
 @pytest.mark.parametrize("way", ["URL", "callable"])
-def test_a_loop_locks_on_the_primary_that_the_sentinel_names(
-    primary: EmbeddedServer, sentinel: str, way: str
-) -> None:
+def test_a_loop_locks_on_the_primary_sentinels_name(primary: EmbeddedServer, sentinel: str, way: str) -> None:
     """Law 1, for coroutines."""
     host, port = sentinel.removeprefix("sentinel://").split(":")
     named: Any = f"{sentinel}?master_name=mine"

@@ -124,7 +124,7 @@ def test_who_waits_in_line_waits_on_when_the_server_does_not_answer(
 
 
 @WORLDS
-def test_who_waits_in_line_gives_up_when_its_own_time_is_up(
+def test_who_waits_gives_up_when_its_time_is_up(
     server: EmbeddedServer, told: Callable[[], int], take: Any
 ) -> None:
     """It could not ask: that is no answer, but ``LockUnavailable``."""
@@ -179,9 +179,7 @@ def test_who_waits_in_line_waits_on_when_a_sentinel_names_another_primary(
 
 @pytest.mark.slow
 @WORLDS
-def test_who_waits_in_line_waits_on_when_a_cluster_elects_another_primary(
-    told: Callable[[], int], take: Any
-) -> None:
+def test_who_waits_waits_on_when_a_cluster_elects_another_primary(told: Callable[[], int], take: Any) -> None:
     """However long that takes."""
     with (
         running_cluster() as cluster,

@@ -255,9 +255,7 @@ def test_what_the_end_of_a_hold_has_promoted_is_told_at_one_place(
 
 @pytest.mark.parametrize("size", [1, 10])
 @pytest.mark.parametrize("reply", [b"+granted 1790000000000000\r\n", HELD], ids=["granted", "refused"])
-def test_an_answer_in_pieces_is_read_whole(
-    server: FakeServer, store: RedisStore, reply: bytes, size: int
-) -> None:
+def test_an_answer_in_parts_is_read(server: FakeServer, store: RedisStore, reply: bytes, size: int) -> None:
     """Also where a piece ends in the middle of a line's end, or of a text, which may have one inside."""
     server.replies = [_in_pieces(reply, 0.001, size)]
 
@@ -267,9 +265,7 @@ def test_an_answer_in_pieces_is_read_whole(
     assert server.calls == [2]
 
 
-def test_a_text_that_looks_like_the_end_of_its_answer_is_read_whole(
-    server: FakeServer, store: RedisStore
-) -> None:
+def test_a_text_that_looks_like_its_answers_end_is_read_whole(server: FakeServer, store: RedisStore) -> None:
     """Anybody's value, of which a packet brings a part; the rest would be read as the next answer."""
     first = b"*5\r\n$7\r\nrefused\r\n$4\r\nheld\r\n:1\r\n$9\r\nx\r\n:7\r\n"
     server.replies = [[b"+granted 1\r\n"], [first, 0.05, b"yz\r\n:5000\r\n"], [b"+granted 2\r\n"]]
@@ -298,9 +294,7 @@ def test_an_answer_that_does_not_come_is_waited_for_in_a_bounded_time(
     assert granted(_acquire(store)).fence == 7
 
 
-def test_an_answer_in_pieces_leaves_the_connection_its_patience(
-    server: FakeServer, store: RedisStore
-) -> None:
+def test_an_answer_in_pieces_leaves_the_next_its_patience(server: FakeServer, store: RedisStore) -> None:
     """The time that was left for the first one's end is not what the next one gets."""
     in_pieces = [b"+gra", 0.7 * TIMEOUT, b"nt", 0.7 * TIMEOUT, b"ed", 0.02, b" 1\r\n"]
     server.replies = [in_pieces, [0.7 * TIMEOUT, b"+granted 2\r\n"]]
@@ -382,9 +376,7 @@ def _begun(server: FakeServer, store: RedisStore, *replies: list[Reply]) -> Call
     return read
 
 
-def test_a_connection_whose_answer_nobody_read_is_used_by_nobody(
-    server: FakeServer, store: RedisStore
-) -> None:
+def test_a_connection_whose_answer_nobody_read_is_not_used(server: FakeServer, store: RedisStore) -> None:
     read = _begun(server, store, [b"+granted 1\r\n"], [b"+granted 2\r\n"])
     del read
 
@@ -392,7 +384,7 @@ def test_a_connection_whose_answer_nobody_read_is_used_by_nobody(
     assert server.calls == [2, 1]
 
 
-def test_what_is_begun_is_asked_once_more_where_the_answer_was_lost(
+def test_what_is_begun_is_asked_again_where_its_answer_was_lost(
     server: FakeServer, store: RedisStore
 ) -> None:
     assert granted(_begun(server, store, [None], [b"+repeated 2\r\n"])()).repeated
@@ -407,7 +399,7 @@ def test_the_time_until_what_is_begun_is_read_does_not_count(server: FakeServer,
     assert server.calls == [2]
 
 
-def test_a_server_that_is_silent_about_what_is_begun_is_given_up_in_time(
+def test_what_is_begun_is_given_up_in_time_where_nobody_answers(
     server: FakeServer, store: RedisStore
 ) -> None:
     read = _begun(server, store, [])

@@ -34,9 +34,7 @@ class TestDeadline:
         assert lease.deadline < 1000.0 + ttl
         assert lease.expires_in == pytest.approx(max(0.0, deadline - 1000.0), abs=1e-6)
 
-    def test_an_answer_to_an_earlier_request_makes_a_shorter_one_no_longer(
-        self, renewer: ScriptedRenewer
-    ) -> None:
+    def test_an_answer_to_an_earlier_request_makes_none_longer(self, renewer: ScriptedRenewer) -> None:
         """Law 1: the watchdog's renewal was on its way when the holder asked for less, and got no answer."""
         lease = lease_on(renewer, ttl=30.0)
         renewer.clock.advance(10.5)
@@ -155,7 +153,7 @@ class TestGaveBack:
             (Release(released=False, repeated=True), False, False),
         ],
     )
-    def test_a_repeated_release_is_judged_by_the_deadline(
+    def test_a_repeated_release_is_judged_by_time(
         self, answer: Release, trusted: bool, gave_back: bool
     ) -> None:
         assert answer.gave_back(trusted=trusted) is gave_back

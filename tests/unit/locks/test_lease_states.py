@@ -120,7 +120,7 @@ def test_a_lease_whose_grant_was_sent_nobody_knows_when_is_trusted_for_less(rene
     assert exact.deadline - 0.1 < other.deadline <= exact.deadline
 
 
-def test_a_lock_with_a_delay_keeps_others_out_for_longer_than_it_trusts_itself(
+def test_a_delay_keeps_others_out_for_longer_than_the_lock_is_trusted(
     store: FailingStore, clock: ManualClock
 ) -> None:
     """What it has sent may be on its way; a release ends both."""

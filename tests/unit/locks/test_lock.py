@@ -115,7 +115,7 @@ class TestTheLine:
         """A line that does in each wait what the test says."""
         return LinedStore(clock=clock)
 
-    def test_a_lease_begins_when_the_lock_is_handed_over(
+    def test_a_lease_begins_when_it_is_handed(
         self, store: LinedStore, clock: ManualClock, other: Lock
     ) -> None:
         """However long it waited: the whole ttl is left, and its token is that of the entry."""
@@ -169,7 +169,7 @@ class TestTheLine:
         assert hold is not None
         assert hold.token == store.entries[-1]
 
-    def test_who_gives_up_leaves_the_line_in_time(
+    def test_who_gives_up_leaves(
         self, store: LinedStore, clock: ManualClock, lock: Lock, other: Lock
     ) -> None:
         """In pieces of a second at most, and never past the bound."""
@@ -180,7 +180,7 @@ class TestTheLine:
         assert store.waits == [PAUSE, PAUSE, pytest.approx(0.5)]
         assert store.left == store.entries[:1]
 
-    def test_it_looks_when_the_hold_that_it_knows_of_has_expired(
+    def test_it_looks_when_the_hold_has_expired(
         self, store: LinedStore, clock: ManualClock, other: Lock
     ) -> None:
         """Nobody rings then: the look itself hands the lock to the first in line."""
@@ -190,9 +190,7 @@ class TestTheLine:
         assert other.acquire(timeout=5.0)
         assert store.waits == [pytest.approx(0.3, abs=0.01), PAUSE]
 
-    def test_a_hand_off_that_came_too_late_is_waited_for_at_the_front(
-        self, store: LinedStore, lock: Lock, other: Lock
-    ) -> None:
+    def test_a_late_hand_off_is_waited_for_in_front(self, store: LinedStore, lock: Lock, other: Lock) -> None:
         """This process stood still, and the next in line has the lock."""
         lock.acquire()
 
@@ -207,9 +205,7 @@ class TestTheLine:
         assert store.places == ["last", "first"]
         assert len(set(store.entries)) == 1
 
-    def test_a_ring_whose_answer_was_lost_is_found_by_the_look(
-        self, store: LinedStore, lock: Lock, other: Lock
-    ) -> None:
+    def test_a_lost_ring_is_found_by_the_look(self, store: LinedStore, lock: Lock, other: Lock) -> None:
         lock.acquire()
 
         def hand_over_in_silence() -> bool:
@@ -271,7 +267,7 @@ class TestTheLine:
                 other.acquire(timeout=5.0)
             assert store.waits == []
 
-    def test_a_leave_that_is_not_answered_is_owed(
+    def test_a_lost_leave_is_owed(
         self, store: LinedStore, clock: ManualClock, lock: Lock, other: Lock
     ) -> None:
         lock.acquire()
@@ -343,9 +339,7 @@ class TestHolding:
             _in_thread(misuse)
             assert lock.held
 
-    def test_renewing_starts_the_ttl_anew_and_says_when_the_lock_is_gone(
-        self, clock: ManualClock, lock: Lock
-    ) -> None:
+    def test_a_renewal_starts_the_ttl_anew_and_tells_of_a_loss(self, clock: ManualClock, lock: Lock) -> None:
         lock.acquire()
         clock.advance(20.0)
         assert lock.renew()
@@ -406,7 +400,7 @@ class TestHolding:
 
 
 class TestLoss:
-    def test_a_block_that_lost_its_lock_does_not_end_in_peace(
+    def test_a_block_that_lost_its_lock_raises(
         self, store: FailingStore, clock: ManualClock, lock: Lock
     ) -> None:
         def body() -> None:
@@ -649,9 +643,7 @@ class TestWordsOfOthers:
                 with pytest.raises(LockOptionError, match=f"{word}=300.*{instead}"):
                     kind(store, "n", **{word: 300})
 
-    def test_what_a_lock_raises_about_its_hold_is_redis_pys_error(
-        self, store: FailingStore, clock: ManualClock
-    ) -> None:
+    def test_what_a_lock_raises_is_redis_pys_error(self, store: FailingStore, clock: ManualClock) -> None:
         """``except LockError`` and ``suppress(LockError)`` go on working; ``except RuntimeError``, too."""
         lock = lock_on(store, clock)
         with pytest.raises(redis.exceptions.LockError) as unheld:

@@ -67,9 +67,7 @@ def test_starts_are_added_up_by_task_and_written_once(unwritten: Notes) -> None:
     ]
 
 
-def test_of_many_refusals_the_first_is_the_scripts_and_the_others_are_written_together(
-    unwritten: Notes,
-) -> None:
+def test_of_many_refusals_the_first_is_the_scripts_others_are_written_together(unwritten: Notes) -> None:
     """With who was refused last, and by whom: operators see the same as without adding up."""
     store = Store()
     for number in range(4):

@@ -98,9 +98,7 @@ def live_on() -> None:
 @pytest.mark.parametrize(
     ("life", "dead"), [(lambda: None, True), (live_on, False)], ids=["ended", "lives on"]
 )
-def test_a_zombie_is_gone_unless_another_thread_of_it_lives(
-    life: Callable[[], object], *, dead: bool
-) -> None:
+def test_a_zombie_is_gone_unless_a_thread_of_it_lives(life: Callable[[], object], *, dead: bool) -> None:
     """Without an init a killed worker stays one; and its body may go on in another thread."""
     with child(life) as (pid, its):
         wait_zombie(pid)
@@ -159,9 +157,7 @@ def proc(tmp_path: Path, monkeypatch: Any) -> Callable[[], str | None]:
 
 
 @pytest.mark.parametrize("name", ["sys/kernel/random/boot_id", "self/ns/pid", "self/ns/time"])
-def test_another_boot_or_namespace_is_another_machine(
-    tmp_path: Path, proc: Callable[[], str | None], name: str
-) -> None:
+def test_another_boot_is_another_machine(tmp_path: Path, proc: Callable[[], str | None], name: str) -> None:
     """A reboot, or a container, gives the pid to somebody else."""
     before = proc()
     (tmp_path / name).unlink()

@@ -75,9 +75,7 @@ class TestRenewing:
         assert stays.held
 
     @pytest.mark.parametrize(("late", "answers"), [(3600.0, True), (31.0, False)])
-    def test_a_late_watchdog_asks_before_it_declares_a_loss(
-        self, watchdog: Driven, late: float, *, answers: bool
-    ) -> None:
+    def test_a_late_watchdog_asks_first(self, watchdog: Driven, late: float, *, answers: bool) -> None:
         """The process was paused; the main process, say, renewed meanwhile."""
         lease = watchdog.watched(ttl=30.0)
         watchdog.manual.advance(late)
@@ -108,9 +106,7 @@ class TestRenewing:
         watchdog.run_until(1120.0)
         assert saved.held
 
-    def test_a_node_that_does_not_answer_costs_the_leases_of_the_others_nothing(
-        self, watchdog: Driven
-    ) -> None:
+    def test_a_silent_node_costs_the_leases_of_the_others_nothing(self, watchdog: Driven) -> None:
         """On a Cluster: theirs are renewed as ever; those of that node are lost at their deadline."""
         away, well = watchdog.watched(name="away"), watchdog.watched(name="well")
         watchdog.renewer.silent = {"away"}
@@ -359,9 +355,7 @@ class TestThread:
         assert woken == []
         assert watchdog._sleeps_until == asleep_until
 
-    def test_it_is_woken_for_a_lease_that_its_look_has_missed(
-        self, renewer: ScriptedRenewer, watchdog: Driven
-    ) -> None:
+    def test_it_is_woken_for_what_its_look_missed(self, renewer: ScriptedRenewer, watchdog: Driven) -> None:
         """Watched without a lock, and due before the thread would wake by itself."""
         rung, look, bell, lease = [], watchdog._next_due, watchdog._bell, lease_on(renewer)
         watchdog._sleeps_until = lease.answered_at + 1.0  # as it was left when the thread woke

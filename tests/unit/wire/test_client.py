@@ -63,9 +63,7 @@ def sentinel(**sentinel_kwargs: Any) -> redis.Sentinel:
         (lambda: redis.Redis, "redis://localhost:6379/0"),
     ],
 )
-def test_of_redis_pys_own_connections_only_the_options_are_taken(
-    make: Callable[[], Any], server: str
-) -> None:
+def test_of_redis_pys_connections_only_the_options_are_taken(make: Callable[[], Any], server: str) -> None:
     store = connect(make())
 
     assert isinstance(store.connections, Connections)
