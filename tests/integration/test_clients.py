@@ -51,7 +51,6 @@ def test_a_frozen_server_is_waited_for_as_long_as_told(own_server: EmbeddedServe
             assert not store.is_open
         finally:
             own_server.resume()
-
         assert wait_until(lambda: isinstance(store.acquire("n", A, 30.0, facts=ABOUT), Grant), 10)
         assert store.is_open
 
@@ -64,10 +63,8 @@ def test_a_server_without_lua_is_told_in_one_sentence(*, renamed: str | None) ->
         client.execute_command("ACL", "SETUSER", "poor", "on", "nopass", "~*", "+@all", "-eval", "-evalsha")
         user = {} if renamed else {"username": "poor", "password": "x"}
         store = connect(client_of(server, **user))
-
         with pytest.raises(LockUnavailable) as refusal:
             store.acquire("n", A, 30.0, facts=ABOUT)
-
         said = r"it runs no Lua scripts, of which locks are made \(.{,90}\); load its Lua module, allow"
         refusal.match(said)
         assert client.keys() == []
@@ -105,9 +102,7 @@ def test_a_task_locks_where_its_client_leads(redis_url: str, prefix: str, make: 
     with Celery("clients", set_as_current=False, broker="memory://") as app:
         app.conf.update(redislock_url=make(redis_url), redislock_prefix=prefix)
         task = app.task(base=SingletonTask, name="sell", shared=False, ignore_result=True)(sell)
-
         first, again = (task.delay(1) for _ in range(2))
-
         assert (first.is_duplicate, again.is_duplicate) == (False, True)
         assert again.id == first.id
         assert task.lock_for(1).release(reason="the test is over") is not None

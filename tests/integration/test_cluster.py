@@ -243,7 +243,6 @@ def test_a_slot_moves_and_returns_under_load(cluster: Cluster, cluster_case: Clu
         for node in (cluster.other_than(home), home):
             MOVES[how](cluster, load, slot, node)
             load.wait_turns()
-
     assert violations(load.history) == []
     assert load.unavailable == [] or how == "halfway"
     assert cluster.node_of("n") is home
@@ -321,9 +320,7 @@ def test_who_is_killed_between_noting_and_parking_leaves_no_line_that_nobody_fin
     """Law 4: at each step the slot is noted, or nothing stands in it."""
     store = cluster_case.redis
     granted(store.acquire("n", A, TTL, facts="{}"))
-
     run_program(KILLED_PARKING, cluster.url, cluster_case.prefix, str(requests), returns=-signal.SIGKILL)
-
     noted: Any = cluster.client.zscore(f"{cluster_case.prefix}:slots", str(cluster.slot_of("n")))
     assert (cluster_case.lines(), noted < float("inf")) == (["n"] if requests == 2 else [], requests > 0)
     cluster_case.expire("n")
@@ -482,7 +479,6 @@ def test_a_cluster_that_cannot_be_reached_is_unavailable_and_its_password_is_mas
         began = time.monotonic()
         with pytest.raises(LockUnavailable) as raised:
             Lock(store, "n").acquire(timeout=0)
-
     assert time.monotonic() - began < PATIENCE
     assert "s3cret" not in f"{raised.value} {raised.value.server} {store.server}"
     assert nodes.partition(",")[0] in raised.value.server

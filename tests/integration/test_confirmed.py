@@ -75,10 +75,8 @@ def test_a_hold_that_nobody_confirmed_is_owed_where_the_server_is_gone_before_it
             give_back(name, token)
 
         monkeypatch.setattr(store, "_give_back", gone)
-
         with pytest.raises(LockUnavailable, match=r"'acquire' failed .* only 0 of 1 replicas confirmed"):
             Lock(store, "n").acquire(0)
-
         assert len(watchdog_of(store)._debts) == 1
 
 

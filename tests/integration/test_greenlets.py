@@ -200,7 +200,6 @@ def test_a_debt_is_paid_while_a_greenlet_computes_and_before_the_process_ends(pl
             assert time.monotonic() < deadline
     """
     run_program(program, plain_case.url, plain_case.prefix, first=PATCHED)
-
     assert plain_case.keys() == []
 
 

@@ -73,7 +73,6 @@ def test_after_half_a_minute_no_request_waits_for_a_connection_that_was_cut(
         case.redis.mark_done("n", "message", 60.0)
     proxy.forget()
     clock.advance(IDLE)
-
     with _without_a_timeout():
         request_of(case.redis)
 
@@ -88,7 +87,6 @@ def test_a_connection_is_kept_until_then(lone_case: RedisCase, clock: AheadClock
         lone_case.redis.server_says("memory", "maxmemory_policy")
         clock.advance(IDLE - 1.0)
         assert lone_case.redis.release("n", A).released
-
     assert lone_case.client.info("stats")["total_connections_received"] == connected  # type: ignore[index]
 
 
@@ -102,7 +100,6 @@ def test_a_quorum_waits_for_none_of_its_servers(clock: AheadClock) -> None:
         for proxy in proxies:
             proxy.forget()
         clock.advance(IDLE)
-
         with _without_a_timeout():
             assert quorum.release("n", A).released
 
@@ -126,7 +123,6 @@ def test_a_loop_does_not_wait_either(
 def test_the_kernel_looks_after_a_connection_that_is_silent(case: RedisCase) -> None:
     """It asks before the half minute is over, so that what forgets silent connections forgets ours less."""
     granted(case.redis.acquire("n", A, 30.0, facts=ABOUT))
-
     connection = case.redis.connections.take()  # type: ignore[union-attr]
     sock = connection._sock
     assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1

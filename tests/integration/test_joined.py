@@ -73,7 +73,6 @@ def test_nobody_goes_before_one_that_waits_for_several(case: RedisCase) -> None:
         holder.release()
         several.result(PATIENCE)
         behind.result(PATIENCE)
-
     assert order == ["a n", "a"]
 
 
@@ -95,7 +94,6 @@ def test_one_that_waits_for_several_does_not_go_before_another(case: RedisCase) 
         first.result(PATIENCE)
         for other in others:
             other.result(PATIENCE)
-
     assert order[0] == "n z"
 
 
@@ -178,7 +176,6 @@ def test_one_that_pauses_while_it_waits_enters_all_lines_anew(case: RedisCase, s
     for _ in range(steps):
         step = asking.send(step(paused._store))
     [[first], _] = _lines(case)
-
     with ThreadPoolExecutor(2) as pool:
         behind = pool.submit(lambda: other.acquire(PATIENCE) and other.release())
         _end_one_while_it_pauses(case, first, name)
@@ -198,7 +195,6 @@ def test_one_that_a_line_has_lost_enters_all_lines_anew(case: RedisCase) -> None
     for who in "12":
         both.park("a b", f"{who}/1", _entry(case, who), nonce=who)
     case.client.zrem(case.key("b", "line"), "1/1")
-
     both.park("a b", "1/1", _entry(case, "1"), nonce="3")
     assert _lines(case) == [["2/1", "1/1"]] * 2
 
@@ -214,7 +210,6 @@ def test_all_are_renewed_and_the_loss_of_one_is_the_loss_of_all(case: RedisCase)
     assert case.holder("a") == case.holder("b") is not None
     assert min(case.remaining("a") or 0, case.remaining("b") or 0) > 0.5
     case.redis.force_release("b")
-
     assert lost.wait(PATIENCE)
     with pytest.raises(LockLost):
         lock.check()
@@ -259,7 +254,6 @@ def test_a_full_line_leaves_it_in_none(case: RedisCase) -> None:
     entry = Entry("ring", "bell", 2.0, '{"owner":"me"}')
     case.redis.park("b", "other/1", Entry("ring", "bell", 2.0, "{}"), nonce="1")
     answer = joined(case.redis).park("a b", "me/1", entry, nonce="2", most=1)
-
     assert answer.word == "full"
     assert [case.redis.waiting(name)[0] for name in "ab"] == [0, 1]
 
@@ -276,7 +270,6 @@ def test_those_behind_are_handed_the_lock_in_the_step_in_which_it_leaves(case: R
     both.park("a b", "two/1", _entry(case, "1"), nonce="1")
     case.redis.park("a", "one/1", _entry(case, "2"), nonce="2")
     assert case.holder("a") is None
-
     both.leave("a b", "two/1")
     assert case.holder("a") == "one/1"
     assert case.redis.waiting("b")[0] == 0
@@ -288,7 +281,6 @@ def test_who_is_moved_or_taken_out_in_one_line_is_so_in_all(case: RedisCase) -> 
     both = joined(case.redis)
     for who in ("first", "second", "third"):
         both.park("a b", f"{who}/1", _entry(case, who), nonce=who)
-
     assert case.redis.move("b", "second/1", "first")
     assert _lines(case) == [["second/1", "first/1", "third/1"]] * 2
     case.redis.leave("b", "second/1")
@@ -306,7 +298,6 @@ def test_a_message_that_was_handed_all_keeps_all_until_it_is_run(case: RedisCase
     joined(case.redis).park("a b", "two/1", _entry(case, "1", "give"), nonce="1")
     case.redis.release("b", "holder/1")
     assert given == ["b"]
-
     assert case.redis.settle("b", "two/1", 60.0)
     for name in "ab":
         assert case.holder(name) == "two/1"
@@ -321,12 +312,10 @@ def test_a_message_whose_queue_takes_nothing_holds_nothing_and_keeps_its_places(
     case.take("holder/1", name="b")
     entry = _entry(case, "1")._replace(kind="push", to=case.queue())
     joined(case.redis).park("a b", "two/1", entry, nonce="1")
-
     case.redis.release("b", "holder/1")
     assert _free(case, "a", "b")
     for name in "ab":
         assert [waiter.id for waiter in case.redis.waiting(name)[1]] == ["two/1"]
-
     case.client.delete(case.queue())
     case.take("holder/2", name="b")
     case.redis.release("b", "holder/2")
@@ -337,7 +326,6 @@ def test_a_message_whose_queue_takes_nothing_holds_nothing_and_keeps_its_places(
 
 def test_a_store_that_cannot_take_them_in_one_step_says_so_when_the_lock_is_made(redis_url: str) -> None:
     store = connect(redis_url, min_replicas=1)
-
     with pytest.raises(LockOptionError, match="cannot be locked together"):
         Lock(store, ["a", "b"])
     assert Lock(store, ["a"]).name == "a"

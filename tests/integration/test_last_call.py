@@ -46,9 +46,7 @@ def test_a_claim_whose_grant_got_lost_is_released_before_its_process_is_gone(
     """Law 9: nothing half-done: nobody else would know of that claim, and its key was kept for an hour."""
     proxy.fail(fault, of="claim", at=(1, 2))
     proxy.fail(Fault.REQUEST_LOST, of="release", at=(1, 2))  # one more second
-
     told = run_program(PATIENT + CLAIM, f"{proxy.url}?socket_timeout=0.5", case.prefix)
-
     assert told == "told\n"
     assert proxy.fired == 4
     assert case.holder() is None
@@ -99,7 +97,6 @@ def test_a_process_pays_its_debts_before_it_is_gone(case: RedisCase, end: str) -
     ends = textwrap.dedent(ENDS[end])
     program = f"import multiprocessing\n{PATIENT}{BODY}{ends}\nprint(store.inspect('n'))"
     told = run_program(program, case.url, case.prefix)
-
     assert told == "None\n"
 
 
@@ -118,7 +115,6 @@ def test_so_does_one_that_is_the_first_to_import_this(case: RedisCase) -> None:
     """No parent of its own has said what is to be done at its end."""
     body = f"{PROLOGUE}{PATIENT}{BODY}\nbody()"
     subprocess.run([sys.executable, "-c", FORKS, case.url, case.prefix, body], check=True, timeout=60)
-
     assert case.holder() is None
 
 
@@ -126,8 +122,6 @@ def test_a_server_that_stays_away_holds_no_process_up_for_long(proxy: FaultyProx
     """Law 9: bounded in time."""
     proxy.black_hole()
     began = time.monotonic()
-
     told = run_program(CLAIM, f"{proxy.url}?socket_timeout=0.5", case.prefix)
-
     assert told == "told\n"
     assert time.monotonic() - began < LAST_CALL + 10.0

@@ -156,7 +156,6 @@ def test_a_downgrade_of_a_write_that_is_gone_says_so(case: StoreCase) -> None:
     mine = book(case)
     mine.write.acquire()
     case.store.release("n", case.holder() or "")
-
     assert not mine.write.downgrade()
     with pytest.raises(LockLost):
         mine.read.check()

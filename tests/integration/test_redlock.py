@@ -142,12 +142,10 @@ def test_a_lock_is_held_on_all_servers_and_released_on_all(case: QuorumCase) -> 
     assert lock.acquire(0)
     assert [each() for each in trips] == [{"evalsha": 2}] * 5
     assert len({*case.tokens}) == 1
-
     with pytest.raises(LockBusy, match="held by nightly") as caught, Lock(case.quorum, "n", wait=0.3):
         pytest.fail("the block was entered")
     assert 29.0 < (caught.value.expires_in or 0) <= 30.0
     assert len({*case.tokens}) == 1
-
     trips = [Trips(each.client) for each in case.each]
     assert lock.release()
     assert [each() for each in trips] == [{"evalsha": 1}] * 5
@@ -162,7 +160,6 @@ def test_two_of_five_servers_may_be_gone(dying: QuorumCase, mortal: list[Embedde
     first = lock.fence
     for server in mortal[:2]:
         server.kill()
-
     assert _seconds(lock.renew) < TIMEOUT
     assert lock.held
     assert not Lock(dying.quorum, "n").acquire(0)
@@ -178,7 +175,6 @@ def test_three_of_five_gone_is_a_server_that_is_away(dying: QuorumCase, mortal: 
     lock = Lock(dying.quorum, "n", auto_renew=False)
     for server in mortal[:3]:
         server.kill()
-
     before = time.monotonic()
     with pytest.raises(LockUnavailable, match=f"2 of 5 servers answered.*:{mortal[0].port}/0") as caught:
         lock.acquire()
@@ -187,7 +183,6 @@ def test_three_of_five_gone_is_a_server_that_is_away(dying: QuorumCase, mortal: 
     for verb in (lock.holder, lambda: dying.quorum.renew([Term("n", A, 1.0)])):
         with pytest.raises(LockUnavailable):
             verb()
-
     assert [each.client.exists(each.key()) for each in dying.each[3:]] == [0, 0]
 
 
@@ -198,7 +193,6 @@ def test_silent_servers_cost_one_timeout_together_and_then_none(
     """Paused, with their connections open: nobody learns that they are away but by waiting."""
     for server in mortal[:number]:
         server.pause()
-
     before = time.monotonic()
     with pytest.raises(LockUnavailable) if number == 3 else nullcontext():
         granted(_take(dying))
@@ -299,9 +293,7 @@ def test_a_connection_that_breaks_costs_one_more_request(
     """Also if all of them do at once: each is asked again with the same token."""
     for proxy in proxies:
         proxy.fail(fault, of=operation)
-
     _cycle(patient)
-
     assert [proxy.fired for proxy in proxies] == [1] * 5
     assert patient.tokens == [None] * 5
 
@@ -313,7 +305,6 @@ def test_a_minority_that_does_not_answer_changes_nothing(
 ) -> None:
     for number in MINORITY:
         proxies[number].fail(fault, of=operation)
-
     assert _cycle(far).released
     assert far.tokens[2:] == [None] * 3
 
@@ -327,12 +318,10 @@ def test_a_majority_that_does_not_answer_grants_nothing_and_is_released_later(
     for number in MAJORITY:
         proxies[number].fail(fault, of=operation)
     lock = Lock(far.quorum, "n")
-
     before = time.monotonic()
     with pytest.raises(LockUnavailable):
         lock.acquire(0)
     assert time.monotonic() - before < 2 * ROUND + MARGIN
-
     assert _pay(far)
     assert wait_until(lambda: far.tokens == [None] * 5, 10)
 
@@ -353,7 +342,6 @@ def test_a_majority_that_is_gone_before_its_fence_is_written_back_is_owed_a_rele
     monkeypatch.setattr(store, "_write_back", gone_before)
     with pytest.raises(LockUnavailable, match="fence"):
         Lock(store, "n").acquire(0)
-
     assert len(watchdog_of(store)._debts) == 1
 
 
@@ -395,7 +383,6 @@ def test_the_loss_of_a_majority_is_noticed(dying: QuorumCase, mortal: list[Embed
     lock.acquire(0)
     for server in mortal[:3]:
         server.kill()
-
     assert lost.wait(1.5 + MARGIN)
     with pytest.raises(LockLost, match="could not be confirmed by its deadline"):
         lock.check()
@@ -417,7 +404,6 @@ def test_a_fence_grows_although_each_majority_is_another(far: QuorumCase, proxie
         fences.append(granted(_take(far)).fence)
         far.quorum.release("n", A)
         far.quorum.force_release("n")
-
     assert fences == [ahead + 1, ahead + 2, ahead + 3, ahead + 4]
 
 
@@ -434,5 +420,4 @@ def test_a_fence_is_written_under_its_token_only(case: QuorumCase) -> None:
     store._write_back = taken_away
     with pytest.raises(LockUnavailable, match="no majority held the lock when its fence"):
         _take(case)
-
     assert case.tokens == [B, B, B, None, None]

@@ -50,7 +50,6 @@ def test_what_does_not_hold_here_is_in_the_contract() -> None:
 def test_a_lock_that_a_quorum_has_granted_is_refused_to_every_other_token(case: QuorumCase) -> None:
     """Mutual exclusion, and the refusal says who holds it for how long."""
     case.take(A, 30.0)
-
     for token in (B, "job-a/2", "job-a", "job-a/", "job-a/11", ""):
         hold = refused(case.take(token)).hold
         assert (hold.token, case.holder()) == (A, A)
@@ -93,6 +92,5 @@ def test_whatever_else_is_asked_of_a_quorum_is_refused_before_anything_is_sent(c
     for ask in REFUSED:
         with pytest.raises(LockOptionError, match=r"exclusive locks .* connect to one server"):
             ask(case)
-
     assert [each.keys() for each in case.each] == [[]] * 5
     granted(case.take(A))

@@ -47,7 +47,6 @@ def test_one_trip_to_acquire_and_one_to_release(case: RedisCase) -> None:
     with _counted(case, evalsha=1):
         answer = case.redis.acquire("n", A, 30.0, facts=ABOUT, period=60.0, message="message")
     granted(answer)
-
     with _counted(case, evalsha=1):
         assert case.redis.release("n", A, mark=Mark("message", 60.0)).released
 
@@ -55,7 +54,6 @@ def test_one_trip_to_acquire_and_one_to_release(case: RedisCase) -> None:
 def test_every_other_verb_takes_one_and_marking_awaits_none(case: RedisCase) -> None:
     """A refusal tells holder and remaining time in its one trip."""
     case.redis.acquire("n", A, 30.0, facts=ABOUT)
-
     with _counted(case, evalsha=5):
         hold = refused(case.redis.acquire("n", B, 30.0, facts=ABOUT)).hold
         case.redis.hand_on("n", A, B, 30.0, facts=ABOUT)
@@ -71,7 +69,6 @@ def test_a_thousand_renewals_take_five(case: RedisCase) -> None:
     terms = [Term(f"n{number}", A, 30.0) for number in range(1000)]
     for term in terms:
         case.redis.acquire(term.name, A, 10.0, facts="{}")
-
     with _counted(case, evalsha=5):
         answer: Renewal = case.redis.renew(terms)
     assert list(answer.renewed) == [True] * 1000
@@ -80,7 +77,6 @@ def test_a_thousand_renewals_take_five(case: RedisCase) -> None:
 def test_the_first_call_to_a_server_that_does_not_know_the_script_takes_two(case: RedisCase) -> None:
     """EVALSHA, then EVAL, which cannot fail for want of the script; never SCRIPT LOAD and a third."""
     case.client.script_flush()
-
     with _counted(case, evalsha=1, eval=1):
         granted(case.redis.acquire("n", A, 30.0, facts=ABOUT))
     with _counted(case, evalsha=1):
@@ -102,5 +98,4 @@ def test_one_connection_is_opened_once_and_kept(case: RedisCase) -> None:
     for _ in range(50):
         case.redis.acquire("n", A, 30.0, facts=ABOUT)
         case.redis.release("n", A)
-
     assert cast("dict[str, int]", case.client.info("stats"))["total_connections_received"] == connected

@@ -78,7 +78,6 @@ def test_a_hold_is_released_from_elsewhere_by_its_token(case: StoreCase) -> None
     """By another thread, or another process; a hold of this process knows that it has ended."""
     seats = semaphore(case, 1)
     permit = held(seats.acquire())
-
     assert semaphore(case, 1).release(permit.token)
     assert not permit.held
     assert not seats.release(permit.token)
@@ -198,7 +197,6 @@ def test_ten_that_were_killed_at_the_head_cost_two_timeouts_together(quick_case:
         killed_at = time.monotonic()
         first.release()
         cost = last.result(PATIENCE) - killed_at
-
     # Two socket timeouts, and a look that may be late.
     assert cost < 2 * 0.5 + 1.0
 

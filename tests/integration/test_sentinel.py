@@ -61,7 +61,6 @@ def test_a_primary_that_no_sentinel_knows_is_named_with_what_to_check(sentinel: 
     store = connect(f"{sentinel}?master_name=nobody")
     with closing(store), pytest.raises(LockUnavailable) as raised:
         Lock(store, "n").acquire(0)
-
     assert "No master found for 'nobody': no Sentinel that answers knows" in raised.value.reason
     assert "redis." not in raised.value.reason
 

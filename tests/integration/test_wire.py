@@ -141,7 +141,6 @@ def _costs_one_request(server: FakeServer, ask: Callable[[RedisStore], object], 
 def test_nonsense_is_told_cut_and_masked_and_costs_one_request(server: FakeServer, said: bytes) -> None:
     """Law 9: whatever listens there."""
     reason = _costs_one_request(server, _acquire, said)
-
     assert "hunter2" not in reason
     assert len(reason) < 500
     assert reason.isprintable()
@@ -150,10 +149,8 @@ def test_nonsense_is_told_cut_and_masked_and_costs_one_request(server: FakeServe
 def test_an_error_is_told_cut_and_masked(server: FakeServer, store: RedisStore) -> None:
     """Law 9: as whatever else a server says."""
     server.replies = [[b"-ERR redis://user:hunter2@h/0 " + b"x" * 3000 + b"\r\n"]]
-
     with pytest.raises(LockUnavailable, match=r"ERR redis://") as caught:
         _acquire(store)
-
     assert "hunter2" not in str(caught.value)
     assert len(caught.value.reason) < 500
 
@@ -166,7 +163,6 @@ def test_a_greeting_that_is_none_is_no_error_of_redis_py(server: FakeServer) -> 
         pytest.raises(LockUnavailable, match=r"greeting.* AttributeError") as caught,
     ):
         _acquire(store)
-
     assert caught.value.server == server.url.partition("?")[0]
 
 
@@ -174,7 +170,6 @@ def test_a_greeting_that_is_none_is_no_error_of_redis_py(server: FakeServer) -> 
 def test_more_than_one_answer_is_none(server: FakeServer, store: RedisStore, more: bytes) -> None:
     """The rest would be taken for the next one's."""
     server.replies = [[b"+granted 1\r\n" + more], [b"+granted 2\r\n"]]
-
     assert granted(_acquire(store)).fence == 2
     assert server.calls == [1, 1]
 
@@ -246,9 +241,7 @@ def test_what_the_end_of_a_hold_has_promoted_is_told_at_one_place(
     server.replies = [[said]]
     told: list[object] = []
     store.on_promoted = told.append
-
     answer = end(store)
-
     assert (answer.released, answer.promoted) == (True, promoted)
     assert told == [promoted]
 
@@ -258,7 +251,6 @@ def test_what_the_end_of_a_hold_has_promoted_is_told_at_one_place(
 def test_an_answer_in_parts_is_read(server: FakeServer, store: RedisStore, reply: bytes, size: int) -> None:
     """Also where a piece ends in the middle of a line's end, or of a text, which may have one inside."""
     server.replies = [_in_pieces(reply, 0.001, size)]
-
     for _ in range(2):
         answer = _acquire(store)
         assert granted(answer).fence == 1790000000000000 if reply is not HELD else refused(answer)
@@ -270,7 +262,6 @@ def test_a_text_that_looks_like_its_answers_end_is_read_whole(server: FakeServer
     first = b"*5\r\n$7\r\nrefused\r\n$4\r\nheld\r\n:1\r\n$9\r\nx\r\n:7\r\n"
     server.replies = [[b"+granted 1\r\n"], [first, 0.05, b"yz\r\n:5000\r\n"], [b"+granted 2\r\n"]]
     granted(_acquire(store))
-
     assert refused(_acquire(store)).hold.token == "x\r\n:7\r\nyz"
     assert granted(_acquire(store)).fence == 2
     assert server.calls == [3]
@@ -284,10 +275,8 @@ def test_an_answer_that_does_not_come_is_waited_for_in_a_bounded_time(
     """Law 9: two socket timeouts for both attempts, however many bytes come in them."""
     server.replies = [reply]
     began = time.monotonic()
-
     with pytest.raises(LockUnavailable) as caught:
         _acquire(store)
-
     assert time.monotonic() - began < 2 * TIMEOUT + 0.4
     assert caught.value.operation == "acquire"
     server.replies = [[b"+granted 7\r\n"]]
@@ -298,7 +287,6 @@ def test_an_answer_in_pieces_leaves_the_next_its_patience(server: FakeServer, st
     """The time that was left for the first one's end is not what the next one gets."""
     in_pieces = [b"+gra", 0.7 * TIMEOUT, b"nt", 0.7 * TIMEOUT, b"ed", 0.02, b" 1\r\n"]
     server.replies = [in_pieces, [0.7 * TIMEOUT, b"+granted 2\r\n"]]
-
     assert [granted(_acquire(store)).fence for _ in range(2)] == [1, 2]
     assert server.calls == [2]
 
@@ -308,10 +296,8 @@ def test_a_request_that_nobody_reads_is_given_up_in_time(store: RedisStore, serv
     server.replies = [[b"+granted 1\r\n"], [60.0]]
     granted(_acquire(store))
     began = time.monotonic()
-
     with pytest.raises(LockUnavailable):
         store.acquire("n", B, 30.0, facts="x" * 20_000_000)
-
     assert time.monotonic() - began < 2 * TIMEOUT + 0.8
 
 
@@ -343,7 +329,6 @@ def test_what_a_signal_has_interrupted_is_not_answered_to_the_next(
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-
     assert granted(_acquire(store)).fence == 3
     assert server.calls == [2, 1]
 
@@ -362,7 +347,6 @@ def test_signals_that_are_handled_meanwhile_prolong_no_wait(server: FakeServer, 
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-
     assert time.monotonic() - began < 2 * TIMEOUT + 0.4
     assert len(handled) >= 5
 
@@ -379,7 +363,6 @@ def _begun(server: FakeServer, store: RedisStore, *replies: list[Reply]) -> Call
 def test_a_connection_whose_answer_nobody_read_is_not_used(server: FakeServer, store: RedisStore) -> None:
     read = _begun(server, store, [b"+granted 1\r\n"], [b"+granted 2\r\n"])
     del read
-
     assert granted(_acquire(store)).fence == 2
     assert server.calls == [2, 1]
 
@@ -394,7 +377,6 @@ def test_what_is_begun_is_asked_again_where_its_answer_was_lost(
 def test_the_time_until_what_is_begun_is_read_does_not_count(server: FakeServer, store: RedisStore) -> None:
     read = _begun(server, store, [b"+granted ", 3 * TIMEOUT, b"1\r\n"])
     time.sleep(2.5 * TIMEOUT)
-
     assert isinstance(read(), Grant)
     assert server.calls == [2]
 
@@ -404,10 +386,8 @@ def test_what_is_begun_is_given_up_in_time_where_nobody_answers(
 ) -> None:
     read = _begun(server, store, [])
     began = time.monotonic()
-
     with pytest.raises(LockUnavailable):
         read()
-
     assert time.monotonic() - began < 2 * TIMEOUT + 0.4
     assert server.calls == [2, 1]
 
@@ -417,6 +397,5 @@ def test_a_password_that_no_bytes_stand_for_is_not_printed(tcp_server: EmbeddedS
     url = tcp_server.redis_url.replace("://", "://:hunter2\ud800@", 1)
     with closing(connect(url)) as store, pytest.raises(LockUnavailable) as raised:
         store.inspect("n")
-
     assert "UnicodeEncodeError" in raised.value.reason
     assert "hunter2" not in str(raised.value)

@@ -264,7 +264,6 @@ def test_two_blocks_of_one_semaphore_release_their_own_places() -> None:
     one, other = seat(), seat()
     first, second = next(one), next(other)
     del one
-
     assert (first.held, second.held) == (False, True)
     second.check()
     del other
@@ -280,9 +279,7 @@ def test_what_nobody_refers_to_is_renewed_no_more_wherever_its_end_is_interrupte
     held = [release]
     del release
     assert is_renewed(store)
-
     with suppress(Interrupted):
         interrupt(held.clear, 1)
     gc.collect()
-
     assert not is_renewed(store)

@@ -29,7 +29,6 @@ class TestDeadline:
         lease = Lease(
             renewer, Term("n", "t/1", ttl), Grant(1, False, 1000.0, answered_at), clock=renewer.clock
         )
-
         assert lease.deadline == pytest.approx(deadline, abs=1e-6)
         assert lease.deadline < 1000.0 + ttl
         assert lease.expires_in == pytest.approx(max(0.0, deadline - 1000.0), abs=1e-6)
@@ -40,7 +39,6 @@ class TestDeadline:
         renewer.clock.advance(10.5)
         lease.trust_for(5.0)
         lease.learn(True, 1010.0, 1011.0, ttl=lease.term.ttl)
-
         assert lease.deadline < 1015.5
 
     def test_a_later_renewal_moves_it_to_either_side(self, renewer: ScriptedRenewer) -> None:
@@ -55,7 +53,6 @@ class TestDeadline:
             lease = lease_on(renewer, ttl=30.0)
             for ttl in order:
                 lease.learn(True, 1010.0, 1010.5, ttl=ttl)
-
             assert lease.deadline < 1020.0
 
 
@@ -69,7 +66,6 @@ class TestCheck:
         assert lease.trusted
         renewer.clock.advance(3600.0)
         assert (lease.trusted, lease.held) == (False, True)
-
         lease.check()
         lease.check()
         assert len(renewer.calls) == 1
@@ -86,7 +82,6 @@ class TestCheck:
         lease = lease_on(renewer)
         renewer.clock.advance(30.0)
         renewer.then(answer)
-
         with pytest.raises(LockLost, match=reason) as caught:
             lease.check()
         assert (caught.value.key, caught.value.fence) == ("n", 1)
@@ -96,7 +91,6 @@ class TestCheck:
         lease = lease_on(renewer)
         lease.lose("gone")
         lease.learn(True, 1001.0, 1001.0, ttl=lease.term.ttl)
-
         for _ in range(2):
             with pytest.raises(LockLost, match="gone"):
                 lease.check()
@@ -106,7 +100,6 @@ class TestCheck:
         """A thread left behind by its run must not write under the next holder."""
         lease = lease_on(renewer)
         lease.end()
-
         with pytest.raises(LockLost, match="released"):
             lease.check()
         assert not lease.lost
@@ -119,7 +112,6 @@ class TestLoss:
         lease.lose("first")
         lease.lose("second")
         lease.learn(None, 1001.0, 1001.0, ttl=lease.term.ttl)
-
         assert told == [(False, True)]
         assert lease.lost_because == "first"
 
@@ -131,7 +123,6 @@ class TestLoss:
         lease.doubt()
         lease.lose("it is gone")
         lease.learn(None, 1001.0, 1001.0, ttl=lease.term.ttl)
-
         assert told == []
         assert (lease.held, lease.lost) == (False, False)
 

@@ -32,7 +32,6 @@ def test_one_that_slept_is_unsure_before_it_asks(watchdog: Driven) -> None:
     watchdog.renewer.then(lambda: told.append("asks"))
     watchdog.manual.advance(29.6)
     watchdog._do_what_is_due()
-
     assert (told, lease.state) == (["unsure", "asks", "held"], "held")
 
 
@@ -48,7 +47,6 @@ def test_a_change_that_is_learnt_while_one_is_told_is_told_after_it(renewer: Scr
     lease = lease_on(renewer, on_state=tell)
     lease.doubt()
     lease.doubt()
-
     assert told == ["unsure", "lost"]
     lease.learn(True, 1000.0, 1000.0, ttl=30.0)
     assert (told, lease.state) == (["unsure", "lost"], "lost")
@@ -99,7 +97,6 @@ def test_a_lease_is_trusted_for_its_ttl_less_margin_and_delay_and_renewed_in_tim
 ) -> None:
     """Also by the renewals: the server keeps it for 30 s each time."""
     lease = watchdog.watched(ttl=30.0, **options)
-
     assert lease.expires_in == pytest.approx(trusted)
     due = 1000.0 + min(renewed_after, trusted / 2)
     assert watchdog._next_due() == pytest.approx(due)
@@ -116,7 +113,6 @@ def test_a_lease_whose_grant_was_sent_nobody_knows_when_is_trusted_for_less(rene
     exact = lease_on(renewer, margin=1 / 3)
     other = lease_on(renewer)
     other.limit_trust(1 / 3)
-
     assert exact.deadline - 0.1 < other.deadline <= exact.deadline
 
 
@@ -149,7 +145,6 @@ def test_a_lock_tells_its_states_with_itself(store: FailingStore, clock: ManualC
     lock.acquire()
     store.release("n", store.holders("n")[0].token)
     assert not lock.renew()
-
     assert told == [(lock, "lost")]
 
 

@@ -53,16 +53,13 @@ class TestWaiting:
     ) -> None:
         """The bound is fixed once, not recomputed with every turn of the loop."""
         assert lock.acquire(timeout=0)
-
         assert other.acquire(timeout=timeout) is acquired
         assert least - 0.001 <= clock.now - 1000.0 <= most
 
     def test_a_block_raises_who_holds_and_for_how_long(self, store: FailingStore, clock: ManualClock) -> None:
         lock_on(store, clock, owner="nightly").acquire()
-
         with pytest.raises(LockBusy) as caught, lock_on(store, clock, wait=5.0):
             pytest.fail("the block was entered")
-
         assert (caught.value.key, caught.value.holder) == ("n", "nightly")
         assert caught.value.expires_in == pytest.approx(25.0)
 
@@ -70,7 +67,6 @@ class TestWaiting:
         """Braces would cut the Cluster's hash tag: they are escaped. A key as ``list`` shows it is a name."""
         names = ["{a}", "a", "a\0b", "a b", "x" * 300, "x" * 301, "50%", "path:{p}", "naïve/Ü", "a\nb"]
         assert all(Lock(store, name, auto_renew=False).acquire(timeout=0) for name in names)
-
         keys = store.names()
         assert len(keys) == len(names)
         assert not any(set("{}\0 ") & set(key) or len(key) > 200 for key in keys)
@@ -89,7 +85,6 @@ class TestWaiting:
     def test_terms_that_cannot_be_kept_are_refused(self, store: FailingStore, terms: dict[str, Any]) -> None:
         """When the lock is made, and with what was given; ``True`` is what other locks take for "wait"."""
         (word,) = terms
-
         with pytest.raises(LockOptionError, match=word):
             Lock(store, **{"name": "n", **terms})
 
@@ -121,9 +116,7 @@ class TestTheLine:
         """However long it waited: the whole ttl is left, and its token is that of the entry."""
         lock_on(store, clock, ttl=200.0).acquire()
         store.turns += [lambda: clock.advance(90.0), store.hand_over]
-
         assert other.acquire(timeout=None)
-
         hold = store.inspect("n")
         assert hold is not None
         assert (hold.token, hold.expires_in) == (store.entries[0], 30.0)
@@ -162,7 +155,6 @@ class TestTheLine:
         lock.acquire()
         store.turns += [lambda: clock.advance(store.waits[-1])] * 2
         assert not other.acquire(timeout=0.5)
-
         lock.release()
         assert other.acquire(timeout=0.5)
         hold = store.inspect("n")
@@ -175,7 +167,6 @@ class TestTheLine:
         """In pieces of a second at most, and never past the bound."""
         lock.acquire()
         store.turns += [lambda: clock.advance(store.waits[-1])] * 4
-
         assert not other.acquire(timeout=2.5)
         assert store.waits == [PAUSE, PAUSE, pytest.approx(0.5)]
         assert store.left == store.entries[:1]
@@ -186,7 +177,6 @@ class TestTheLine:
         """Nobody rings then: the look itself hands the lock to the first in line."""
         lock_on(store, clock, ttl=0.3).acquire()
         store.turns += [lambda: clock.advance(store.waits[-1]), store.hand_over]
-
         assert other.acquire(timeout=5.0)
         assert store.waits == [pytest.approx(0.3, abs=0.01), PAUSE]
 
@@ -200,7 +190,6 @@ class TestTheLine:
             return True
 
         store.turns += [hand_over_to_the_next, store.hand_over]
-
         assert other.acquire(timeout=5.0)
         assert store.places == ["last", "first"]
         assert len(set(store.entries)) == 1
@@ -213,7 +202,6 @@ class TestTheLine:
             return False
 
         store.turns += [hand_over_in_silence, lambda: False]
-
         assert other.acquire(timeout=5.0)
         assert other.held
 
@@ -232,10 +220,8 @@ class TestTheLine:
             raise error
 
         store.turns += [fail]
-
         with pytest.raises(error if isinstance(error, type) else LockUnavailable):
             other.acquire(timeout=5.0)
-
         assert not other.held
         assert wait_until(lambda: store.left == store.entries, 10)
         hold = store.inspect("n")
@@ -273,11 +259,9 @@ class TestTheLine:
         lock.acquire()
         store.fails = frozenset({"leave"})
         store.turns += [lambda: clock.advance(5.0)]
-
         with pytest.raises(LockUnavailable):
             other.acquire(timeout=1.0)
         assert store.left == []
-
         store.fails = frozenset()
         assert wait_until(lambda: store.left == store.entries[:1], 10)
 
@@ -292,7 +276,6 @@ class TestTheLine:
             return True
 
         store.turns += [fork, store.hand_over]
-
         assert other.acquire(timeout=5.0)
         assert len(set(store.entries)) == 2
         assert store.left == []
@@ -304,7 +287,6 @@ class TestHolding:
             assert lock.acquire(timeout=0)
             assert lock.release()
             inside = lock.held
-
         assert (inside, lock.held) == (True, False)
         assert store.inspect("n") is None
 
@@ -321,7 +303,6 @@ class TestHolding:
             return await asyncio.gather(work("first"), work("second"), return_exceptions=True)
 
         first, second = asyncio.run(both())
-
         assert (first, inside) == (None, ["first"])
         assert isinstance(second, RuntimeError)
         assert "another coroutine of this thread" in str(second)
@@ -349,7 +330,6 @@ class TestHolding:
         clock.advance(90.0)
         lock.check()
         clock.advance(11.0)
-
         assert not lock.renew()
         with pytest.raises(LockLost):
             lock.check()
@@ -367,7 +347,6 @@ class TestHolding:
         with pytest.raises(LockUnavailable):
             lock.renew(asked)
         clock.advance(min(ttl, asked))
-
         assert other.acquire(timeout=0) is (asked < ttl)
         with pytest.raises(LockLost):
             lock.check()
@@ -382,9 +361,7 @@ class TestHolding:
             lock.check()
         store.fails = frozenset()
         clock.advance(9.0)
-
         assert not lock.renew()
-
         hold = store.inspect("n")
         assert hold is None or hold.expires_in == pytest.approx(1.0)
 
@@ -410,7 +387,6 @@ class TestLoss:
 
         with pytest.raises(LockLost):
             body()
-
         hold = store.inspect("n")
         assert hold is not None
         assert hold.owner == "next"
@@ -439,7 +415,6 @@ class TestLoss:
         with pytest.raises(ValueError, match="the body's own") as caught:
             body()
         assert caught.value is error
-
         store.fails = frozenset()
         assert wait_until(lambda: store.inspect("n") is None, 10)
 
@@ -452,9 +427,7 @@ class TestLoss:
         clock.advance(31.0)
         assert _in_thread(lambda: lock.acquire(timeout=0)) is True
         second = store.inspect("n")
-
         assert not lock.release()
-
         still = store.inspect("n")
         assert first is not None
         assert second is not None
@@ -467,7 +440,6 @@ class TestLoss:
         clock.advance(31.0)
         with pytest.raises(LockLost):
             lock.acquire(timeout=0)
-
         assert not lock.release()
         assert lock.acquire(timeout=0)
 
@@ -509,9 +481,7 @@ class TestLoss:
         watched = watchdog_of(store).watched
         leases = [watched(token or "") for token in tokens]
         assert None not in leases
-
         del lock
-
         assert [bool(lease and lease.orphaned) for lease in leases] == [True, False]
         (lost, _) = leases
         assert lost is not None
@@ -583,7 +553,6 @@ class TestElsewhere:
         gone = lock_on(
             store, clock, token=token, on_lost=told.append, on_state=lambda _, state: told.append(state)
         )
-
         with pytest.raises(LockLost, match="nobody holds it under the token"):
             gone.acquire()
         with pytest.raises(LockLost):
@@ -654,7 +623,6 @@ class TestWordsOfOthers:
         clock.advance(31.0)
         with pytest.raises(redis.exceptions.LockNotOwnedError) as lost:
             lock.check()
-
         for told, kind in ((unheld, RuntimeError), (busy, LockBusy), (lost, LockLost)):
             error = told.value
             again = pickle.loads(pickle.dumps(error))  # noqa: S301  our own bytes
@@ -700,7 +668,6 @@ def test_what_is_held_without_the_locks_knowing_is_released_later(
         how(store, lock, monkeypatch)
     assert store.inspect("n") is not None
     assert not lock.held
-
     store.fails = frozenset()
     assert wait_until(lambda: store.inspect("n") is None, 10)
 

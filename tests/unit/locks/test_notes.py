@@ -60,7 +60,6 @@ def test_starts_are_added_up_by_task_and_written_once(unwritten: Notes) -> None:
     unwritten.start(lock_on(store, "o", "shop.bill"))
     unwritten.write()
     unwritten.write()
-
     assert store.told == [
         ("a", {"task": "shop.sync", "what": "started", "times": 3}),
         ("o", {"task": "shop.bill", "what": "started", "times": 1}),
@@ -74,7 +73,6 @@ def test_of_many_refusals_the_first_is_the_scripts_others_are_written_together(u
         refuse(unwritten, lock_on(store, owner=f"job-{number}"), f"job-{number}/x")
     refuse(unwritten, lock_on(store, task="shop.bill"), "job-b/x")
     unwritten.write()
-
     ((name, told),) = store.told
     token, _, facts = told.pop("value").partition("\0")
     assert (name, told) == ("n", {"task": "shop.sync", "times": 3, "holder": "job-h/1"})
@@ -95,7 +93,6 @@ def test_a_key_that_has_been_quiet_for_a_second_is_noted_by_the_script_again(
     unwritten.write()
     assert unwritten.refusals(locks[0]) is not None
     unwritten.write()
-
     assert unwritten.refusals(locks[0]) is None
     assert len(store.told) == 1
 

@@ -163,7 +163,6 @@ def test_another_boot_is_another_machine(tmp_path: Path, proc: Callable[[], str 
     (tmp_path / name).unlink()
     (tmp_path / name).symlink_to(tmp_path / "self/status")  # other text, and another link
     after = proc()
-
     assert before is not None
     assert after is not None
     assert before[:8] != after[:8]
@@ -184,5 +183,4 @@ def test_where_proc_does_not_tell_a_lease_has_no_place(
     path.unlink()
     if text is not None:
         path.write_text(f"Name:\tcelery\n{text}".format(os.getpid()))
-
     assert proc() is None

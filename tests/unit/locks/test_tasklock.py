@@ -30,10 +30,8 @@ def test_what_a_holder_writes_is_json_whatever_it_is_called(
     }
     usual = {"on_conflict": "skip"}
     lock = TaskLock(MemoryStore(), task=odd, key="k", owner="t1", is_ignored=is_ignored, **times)
-
     claim = json.loads(lock.facts(QUEUED, published=published))
     lease = json.loads(lock.facts(RUNNING, odd, published=published))
-
     assert claim.pop("since") <= lease.pop("since")
     assert claim == {"task": odd, "host": hostname(), "pid": os.getpid(), "state": "queued", **usual, **more}
     assert len(lease.pop("at", " " * 24)) == 24

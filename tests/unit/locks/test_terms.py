@@ -42,7 +42,6 @@ def test_a_semaphore_has_ten_thousand_places_at_most(semaphore: Any) -> None:
     assert semaphore(10_000).limit == 10_000
     with pytest.raises(LockOptionError, match="limit=10001 is not a whole number from 1 to 10000"):
         semaphore(10_001)
-
     seats = Semaphore(MemoryStore(), "n", 2)
     with pytest.raises(LockOptionError, match="limit=10001 is not a whole number from 1 to 10000"):
         seats.set_limit(10_001)

@@ -29,7 +29,6 @@ class TestRenewing:
         lease = watchdog.watched(ttl=30.0)
         watchdog.watch(lease)
         watchdog.run_until(1095.0)
-
         assert len(watchdog.renewer.calls) == watchdog.renewals == 9
         watchdog.renewer.then(MemoryError())
         watchdog.run_until(1195.0)
@@ -41,7 +40,6 @@ class TestRenewing:
             watchdog.manual.advance(1.0)
         watchdog.watched(ttl=30.0, name="later")
         watchdog.run_until(1010.0)
-
         assert watchdog.asked() == [["n0", "n1", "n2", "n3"]]
 
     def test_a_lease_granted_slowly_is_renewed_sooner(self, watchdog: Driven) -> None:
@@ -49,7 +47,6 @@ class TestRenewing:
         lease = lease_on(watchdog.renewer, ttl=30.0)
         watchdog.manual.advance(25.0)
         watchdog.watch(lease)
-
         assert watchdog._next_due() < lease.deadline - 2.0
 
     @pytest.mark.parametrize("on_lost", [None, _raising(ValueError("the callback's own"))])
@@ -68,7 +65,6 @@ class TestRenewing:
         stays = watchdog.watched(name="stays")
         watchdog.renewer.then([None, True])
         watchdog.run_until(1065.0)
-
         assert told == [gone]
         assert gone.token not in watchdog._watched
         assert watchdog.asked() == [["gone", "stays"], *[["stays"]] * 5]
@@ -81,7 +77,6 @@ class TestRenewing:
         watchdog.manual.advance(late)
         watchdog.renewer.then([True] if answers else unavailable())
         watchdog._do_what_is_due()
-
         assert lease.held is answers
         assert watchdog.renewer.withins == [None]
         assert answers or "no answer" in (lease.lost_because or "")
@@ -94,12 +89,10 @@ class TestRenewing:
         lease = watchdog.watched(ttl=30.0, on_lost=lambda _: told.append(watchdog.manual()))
         watchdog.renewer.then(*[unavailable()] * 100)
         watchdog.run_until(1060.0)
-
         assert told == [lease.deadline]
         bounds = [within for within in watchdog.renewer.withins if within is not None]
         assert len(watchdog.renewer.calls) == len(bounds) == 14
         assert min(bounds) < 1.5
-
         saved = watchdog.watched(ttl=30.0, name="saved at the last moment")
         watchdog.renewer._next.clear()
         watchdog.renewer.then(*[unavailable()] * 13)
@@ -113,7 +106,6 @@ class TestRenewing:
         watchdog.run_until(1012.0)
         assert (away.state, well.state) == ("unsure", "held")
         assert well.expires_in > 25.0
-
         watchdog.run_until(1040.0)
         assert away.lost_because == "it could not be confirmed by its deadline (no answer)"
         well.check()
@@ -129,7 +121,6 @@ class TestRenewing:
         watchdog.renewer.then(lambda: change(3.0), lambda: change(3600.0))
         watchdog.run_until(1010.0)
         assert watchdog._next_due() == pytest.approx(1011.0)
-
         watchdog.run_until(1011.0)  # the longer term was not sent
         assert lease.expires_in <= 3.0
 
@@ -150,7 +141,6 @@ def test_what_is_forgotten_or_lost_is_renewed_no_more(
     lease = watchdog.watched()
     end(watchdog, lease)
     watchdog.run_until(1060.0)
-
     assert len(watchdog.renewer.calls) == renewals
     assert lease.token not in watchdog._watched
 
@@ -166,7 +156,6 @@ def test_a_lease_that_ends_takes_no_other_watch_of_its_token_with_it(watchdog: D
 
     watchdog.renewer.then(replace)
     watchdog.run_until(1060.0)
-
     assert second.token in watchdog._watched
     assert watchdog.renewals > 3
 
@@ -189,7 +178,6 @@ class TestMaxHold:
         assert caplog.records == []
         watchdog.run_until(begun + max_hold)
         watchdog.run_until(begun + 200.0)
-
         assert told == [begun + max_hold]
         assert f"lock_max_hold ({max_hold:g} s)" in (lease.lost_because or "")
         assert caplog.text.count(f"half of lock_max_hold ({max_hold:g} s; ") == (max_hold > ttl)
@@ -210,9 +198,7 @@ def test_a_claim_that_is_gone_is_asked_about_without_haste(watchdog: Driven) -> 
     )
     watchdog.watch(beside)
     watchdog.renewer.then(*[[None]] * 100)
-
     watchdog.run_until(1001.0)
-
     assert beside.token in watchdog._watched
     assert 10 < len(watchdog.renewer.calls) <= 21
 
@@ -232,7 +218,6 @@ class TestDebts:
         watchdog.run_until(1001.5)
         was_away = watchdog.is_server_away
         watchdog.run_until(1060.0)
-
         assert tries == [1000.0, 1001.0, 1002.0, 1003.0]
         assert len(watchdog._debts) == 0
         assert (was_away, watchdog.is_server_away) == (True, False)
@@ -258,7 +243,6 @@ class TestDebts:
         for _ in range(3):
             watchdog.owe(lambda: paid.append(watchdog.manual()), within=30.0, what="another")
         watchdog.run_until(1000.0)
-
         assert paid == [1000.0, 1000.0, 1000.0]
         assert len(watchdog._debts) == left
         assert [bool(record.exc_info) for record in caplog.records] == told
@@ -275,7 +259,6 @@ class TestDebts:
         for _ in range(100):
             watchdog.owe(release, within=60.0, what="a lock")
         watchdog.run_until(1030.0)
-
         assert watchdog.renewals >= 2
         assert lease.held
 
@@ -292,7 +275,6 @@ class TestDebts:
             watchdog.owe(lambda: tries.append("short"), within=5.0, what="a short lock")
         with caplog.at_level(logging.WARNING):
             watchdog.run_until(1008.0)
-
         assert "short" not in tries
         assert len(watchdog._debts) == 1
         assert [record.getMessage() for record in caplog.records] == [
@@ -315,7 +297,6 @@ class TestUnexpectedErrors:
         watchdog.renewer.renew = fail_for_one  # type: ignore[method-assign]
         with caplog.at_level(logging.ERROR):
             watchdog.run_until(1095.0)
-
         assert [name for name, lease in leases.items() if lease.held] == ["one", "two"]
         assert "deadline (ValueError('no such character'))" in (leases["broken"].lost_because or "")
         assert [record.getMessage() for record in caplog.records] == [
@@ -372,7 +353,6 @@ class TestThread:
 
         watchdog._next_due = miss  # type: ignore[method-assign]
         watchdog._bell = SimpleNamespace(put=bell.put, get=get)
-
         assert watchdog._wait()
         assert rung[0] == 1
 
@@ -385,13 +365,11 @@ class TestThread:
         lease = lease_on(renewer)
         renewer.clock.advance(30.0)
         watchdog.watch(lease)
-
         assert wait_until(lambda: watchdog.renewals == 1, 10)
         assert (had_thread, watchdog._has_thread) == (False, True)
         watchdog.forget(lease.token)
         renewer.clock.advance(30.0)
         assert wait_until(lambda: not watchdog._has_thread, 10)
-
         again = lease_on(renewer, name="again")
         renewer.clock.advance(30.0)
         watchdog.watch(again)

@@ -65,7 +65,6 @@ def sentinel(**sentinel_kwargs: Any) -> redis.Sentinel:
 )
 def test_of_redis_pys_connections_only_the_options_are_taken(make: Callable[[], Any], server: str) -> None:
     store = connect(make())
-
     assert isinstance(store.connections, Connections)
     assert store.server.startswith(f"{server} (options of a ")
 
@@ -75,11 +74,9 @@ def test_what_a_client_asks_for_does_not_change_what_the_store_needs() -> None:
     vault = Vault()
     theirs: dict[str, Any] = {"decode_responses": True, "protocol": 3, "health_check_interval": 5}
     client = redis.Redis(**theirs, credential_provider=vault, encoding="latin-1", retry=Retry(NoBackoff(), 9))
-
     connections = connect(client, socket_timeout=0.5).connections
     assert isinstance(connections, Connections)
     connection = connections.take()
-
     assert connection.encoder.decode_responses is False
     assert connection.encoder.encoding == "utf-8"
     assert connection.socket_timeout == connection.socket_connect_timeout == 0.5
@@ -100,9 +97,7 @@ def test_sentinels_together_are_given_as_long_as_the_lock_server(named: Callable
     """Law 9: with redis-py's defaults one that does not answer is waited for for a minute."""
     connections = connect(named(), socket_timeout=0.4).connections
     assert isinstance(connections, Connections)
-
     every = connections.take().connection_pool.sentinel_manager.sentinels
-
     asked = [each.connection_pool.connection_kwargs for each in every]
     assert [(each["host"], each["port"], each["password"]) for each in asked] == [
         ("a", 26379, "s"),

@@ -14,5 +14,4 @@ def test_a_clock_that_refuses_to_tell_is_not_used(monkeypatch: pytest.MonkeyPatc
         raise OSError(22, "Invalid argument")
 
     monkeypatch.setattr(time, "clock_gettime", refuse)
-
     assert clock._boottime() is time.monotonic

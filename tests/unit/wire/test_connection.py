@@ -80,7 +80,6 @@ def test_a_store_says_where_it_is_without_credentials(url: str, server: str) -> 
 )
 def test_a_url_is_read_as_celery_and_django_users_write_it(url: str, expected: dict[str, Any]) -> None:
     connection = connect(url).connections.take()
-
     assert {name: getattr(connection, name, None) for name in expected} == expected
     assert hasattr(connection, "cert_reqs") == ("cert_reqs" in expected)
 
@@ -116,7 +115,6 @@ def test_what_a_url_asks_for_does_not_change_what_the_store_needs() -> None:
     """Bytes, its own timeouts, and no repeating behind its back."""
     url = "redis://host?decode_responses=true&encoding=latin-1&socket_timeout=99&retry_on_timeout=true"
     connection = Connections(pool_of(url), socket_timeout=0.5).take()
-
     assert connection.encoder.decode_responses is False
     assert connection.encoder.encoding == "utf-8"
     assert b"".join(connection.pack_command("AUTH", "\u00fc")).endswith(b"$2\r\n\xc3\xbc\r\n")
@@ -140,13 +138,11 @@ def test_after_a_rush_no_more_than_a_few_connections_stay_open() -> None:
     """Five hundred greenlets that lock at once must not leave five hundred sockets behind for ever."""
     connections = Connections(pool_of("redis://host"), socket_timeout=1.0)
     connections._pool.connection_class = FakeConnection
-
     lent = [connections.take() for _ in range(500)]
     assert FakeConnection.count == 500
     while lent:
         last = lent.pop()
         last.redislock_idle.append(last)
-
     assert FakeConnection.count == MOST_IDLE
     assert connections.take() is last  # the last one given back is the next one lent
 
