@@ -1,15 +1,11 @@
 """Locks on a Cluster: on all its nodes, while slots move, and while a primary dies."""
 
-import logging
 import signal
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from functools import partial
-from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +15,6 @@ from celery import Celery
 from celery_redislock import Resources, SingletonTask
 from celery_redislock.exceptions import LockOptionError, LockUnavailable
 from celery_redislock.locks import Lock, ReadWriteLock, Semaphore, aio, connect
-from celery_redislock.log import logger
 from celery_redislock.store.cluster import ClusterStore
 from celery_redislock.store.store import Entry, Mark, Term
 from celery_redislock.wire.clock import boottime
@@ -46,71 +41,47 @@ TTL = 20.0
 
 
 class Load:
-    """Threads that take locks in turn, and an account of who was at work when that no lock server keeps.
+    """Four threads that take one lock in turn: their turns, and their requests that were given up."""
 
-    Attributes:
-        history: each turn.
-        by_thread: how many turns each has had.
-        unavailable: the requests that were given up, which their threads made again.
-    """
-
-    def __init__(self, store: Any, names: list[str], *, threads: int) -> None:
+    def __init__(self, store: Any) -> None:
         self._store = store
         self._is_over = threading.Event()
-        self._threads = [f"{number}/{name}" for number in range(threads) for name in names]
+        self._turns = [0] * 4
         self.history: list[Interval] = []
-        self.by_thread: Counter[str] = Counter()
         self.unavailable: list[LockUnavailable] = []
-        #: Keeps what waits say while a server refuses them.
-        self._told = BufferingHandler(10_000)
-        self._told.setLevel(logging.WARNING)
 
     @contextmanager
     def on(self) -> Iterator["Load"]:
         """Keep them at it until the block ends; then all of them end."""
-        logger.addHandler(self._told)
-        with ThreadPoolExecutor(len(self._threads)) as pool:
-            done: list[Future[None]] = [pool.submit(self._work, thread) for thread in self._threads]
+        with ThreadPoolExecutor(4) as pool:
+            done = [pool.submit(self._work, number) for number in range(4)]
             try:
                 self.wait_turns()
                 yield self
             finally:
                 self._is_over.set()
-                logger.removeHandler(self._told)
             for each in done:
                 each.result(3 * PATIENCE)
 
-    def wait_turns(self) -> None:
+    def wait_turns(self, unless: Callable[[], bool] = lambda: False) -> None:
         """Return when each thread has had two more turns: the last one's request is of now."""
-        before = self.by_thread.copy()
-        assert wait_until(lambda: self._have_gone_on(before), 2 * PATIENCE), f"{before}, {self.by_thread} now"
+        before = [*self._turns]
+        ahead = lambda: min(now - then for now, then in zip(self._turns, before, strict=True))  # noqa: E731
+        assert wait_until(lambda: ahead() >= 2 or unless(), 2 * PATIENCE), f"{before}, {self._turns} now"
 
-    def wait_refusal(self, refused: int) -> None:
-        """Return when one more request was refused than had been, or when all have gone on."""
-        before = self.by_thread.copy()
-        assert wait_until(lambda: self.refusals > refused or self._have_gone_on(before), 2 * PATIENCE)
-
-    @property
-    def refusals(self) -> int:
-        """How many requests were given up, and how many waits have said that they try again."""
-        return len(self.unavailable) + len(self._told.buffer)
-
-    def _work(self, thread: str) -> None:
-        lock = Lock(self._store, thread.partition("/")[2], ttl=TTL, owner=thread)
+    def _work(self, number: int) -> None:
+        lock = Lock(self._store, "n", ttl=TTL)
         while not self._is_over.is_set():
             try:
-                assert lock.acquire(2 * PATIENCE), f"{thread} is forgotten"
+                assert lock.acquire(2 * PATIENCE), "it is forgotten"
                 start = time.monotonic()
-                name = f"{thread}, turn {self.by_thread[thread]}"
-                self.history.append(Interval(lock.name, name, lock.fence, start, time.monotonic()))
-                self.by_thread[thread] += 1
-                assert lock.release(), f"{thread} has lost its lock"
+                name = f"{number}, turn {self._turns[number]}"
+                self.history.append(Interval("n", name, lock.fence, start, time.monotonic()))
+                self._turns[number] += 1
+                assert lock.release(), "it has lost its lock"
             except LockUnavailable as error:
                 self.unavailable.append(error)
                 time.sleep(0.01)
-
-    def _have_gone_on(self, before: Counter[str]) -> bool:
-        return all(self.by_thread[thread] >= before[thread] + 2 for thread in self._threads)
 
 
 def named_on(cluster: Cluster, node: Node, number: int) -> list[str]:
@@ -225,24 +196,31 @@ def _enters(lock: Any) -> bool:
     return entered and bool(lock.release())
 
 
-#: How a slot moves; halfway, until somebody has been refused, half of a lock's keys are on either node.
-MOVES: dict[str, Callable[[Cluster, Load, int, Node], None]] = {
-    "key by key": lambda cluster, _, slot, node: cluster.move_slot(slot, node),
-    "in one step": lambda cluster, _, slot, node: cluster.move_slot_atomically(slot, node),
-    "halfway": lambda cluster, load, slot, node: cluster.move_slot(
-        slot, node, partial(load.wait_refusal, load.refusals)
-    ),
-}
-
-
 @pytest.mark.parametrize("how", ["key by key", slow("in one step"), slow("halfway")])
-def test_a_slot_moves_and_returns_under_load(cluster: Cluster, cluster_case: ClusterCase, how: str) -> None:
-    """Law 1: nobody overlaps, nobody who waits is forgotten; only what is asked halfway is given up."""
+def test_a_slot_moves_and_returns_under_load(
+    cluster: Cluster, cluster_case: ClusterCase, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    """Law 1: nobody overlaps, and nobody who waits is forgotten.
+
+    Halfway, when half of a lock's keys are on either node, a request may be given up.
+    """
     slot, home = cluster.slot_of("n"), cluster.node_of("n")
-    with Load(cluster_case.redis, ["n"], threads=4).on() as load:
+    with Load(cluster_case.redis).on() as load:
+
+        def refused_now() -> int:
+            return len(load.unavailable) + len(caplog.records)
+
+        def stop() -> None:
+            before = refused_now()
+            load.wait_turns(unless=lambda: refused_now() > before)
+
         for node in (cluster.other_than(home), home):
-            MOVES[how](cluster, load, slot, node)
+            if how == "in one step":
+                cluster.move_slot_atomically(slot, node)
+            else:
+                cluster.move_slot(slot, node, stop if how == "halfway" else lambda: None)
             load.wait_turns()
+
     assert violations(load.history) == []
     assert load.unavailable == [] or how == "halfway"
     assert cluster.node_of("n") is home

@@ -65,6 +65,7 @@ def test_a_childs_end_leaves_the_parents_lock_alone(plain_case: RedisCase, end: 
             del kept
             assert watchdogs() == []
             assert not lock.held
+            assert connection_id() != mine
             {ENDS[end]}
         assert os.waitpid(pid, 0)[1] == 0
         assert connection_id() == mine
@@ -73,33 +74,6 @@ def test_a_childs_end_leaves_the_parents_lock_alone(plain_case: RedisCase, end: 
         until(lambda: watchdog_of(store).renewals > before)
         lock.check()
         assert lock.release()
-    """
-    run_program(program, plain_case.url, plain_case.prefix)
-
-    assert plain_case.keys() == []
-
-
-def test_an_app_that_published_before_the_fork_works_in_every_child(plain_case: RedisCase) -> None:
-    """A pool's children inherit the app, its store, its declarations, and the parent's open connection."""
-    program = """
-        import multiprocessing
-        from tests.integration.children import shop_at, store_in, work
-
-        task = shop_at(url, prefix)
-        store = store_in(task)
-
-
-        def work_here(_):
-            return work(task)
-
-        assert not task.delay(0).is_duplicate
-        mine = connection_id()
-        with multiprocessing.get_context("fork").Pool(4) as pool:
-            theirs = pool.map(work_here, range(6), chunksize=1)
-        assert mine not in theirs
-        assert len(set(theirs)) >= 2
-        assert connection_id() == mine and task.delay(0).is_duplicate
-        task.lock_for(0).release(reason="over")
     """
     run_program(program, plain_case.url, plain_case.prefix)
 

@@ -172,10 +172,10 @@ def test_the_thread_asks_the_sentinels_over_its_own_connections(
     program = """
         from celery import Celery
         from celery_redislock import SingletonTask
-        from tests.integration.children import store_in
+        from celery_redislock.declaring.declaration import declaration_of
         app = Celery("sentinel", set_as_current=False, broker="memory://")
         app.conf.update(redislock_url=rest[0], result_backend_transport_options={"master_name": "mine"})
-        store = store_in(app.task(base=SingletonTask, name="sell", shared=False)(until))
+        store = declaration_of(app.task(base=SingletonTask, name="sell", shared=False)(until)).store
     """
     text = program.rstrip() + FROM_THE_THREAD % "time.sleep(0.01)"
     run_program(text, primary.redis_url, "sentinel", sentinel, first=PATCHED)

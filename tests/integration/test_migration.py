@@ -14,12 +14,12 @@ from typing import Any, TypeAlias
 import pytest
 import redis
 
-from celery_redislock import LockBusy, LockLost, LockOptionError
+from celery_redislock import LockLost, LockOptionError
 from celery_redislock.locks import Lock, aio
 from tests.aio import play
 from tests.integration.programs import run_program
 from tests.stores import RedisCase
-from tests.waiters import PATIENCE, in_line
+from tests.waiters import PATIENCE
 
 #: Makes a lock of the name ``n``; its verbs are awaited.
 Make: TypeAlias = Callable[..., Any]
@@ -118,22 +118,6 @@ def test_a_ttl_is_kept_and_a_renewal_counts_from_now(played: Play, case: RedisCa
     played(story)
 
 
-@pytest.mark.parametrize("value", [b"bar", b"\xd6{\xc93\xe9"], ids=["text", "bytes"])
-def test_a_block_that_gets_no_lock_says_which(played: Play, case: RedisCase, value: bytes) -> None:
-    """A foreign lock excludes ours, whatever its value is."""
-    case.client.set(case.key(), value)
-
-    async def story(make: Make) -> None:
-        with pytest.raises(LockBusy) as busy:
-            async with make(wait=0.1):
-                pass
-        assert busy.value.key == "n"
-        assert not await make().acquire(timeout=0)
-
-    played(story)
-    assert case.client.get(case.key()) == value
-
-
 def test_a_hold_expires_when_nobody_renews_it_or_keeps_the_lock(played: Play) -> None:
     """Nobody could release it; it is renewed as long as its object is referred to. A wait may last longer."""
 
@@ -207,23 +191,5 @@ def test_who_holds_a_lock_takes_it_a_second_time_where_that_is_allowed(played: P
             with pytest.raises(RuntimeError, match="reentrant=False"):
                 await once.acquire(timeout=0)
             assert once.held
-
-    played(story)
-
-
-def test_an_operator_takes_a_lock_away_and_whoever_waits_gets_it(played: Play, case: RedisCase) -> None:
-    """The old holder is told so when it releases."""
-
-    async def story(make: Make) -> None:
-        lock = make()
-        await lock.acquire()
-        case.redis.force_release("n")
-        assert await lock.release() is False
-        assert await lock.acquire()
-        with in_line(case, lambda: Lock(case.redis, "n").acquire(PATIENCE)) as (waiter,):
-            for name in case.redis.names():
-                case.redis.force_release(name)
-            assert waiter.result(PATIENCE)
-        assert await lock.release() is False
 
     played(story)

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from celery_redislock import LockBusy, LockLost
+from celery_redislock import LockLost
 from celery_redislock.exceptions import LockUpgradeError
 from celery_redislock.locks import Lock, ReadWriteLock, Semaphore
-from tests.facts import wait_until
 from tests.stores import RedisCase, StoreCase
 from tests.waiters import PATIENCE, in_line
 
@@ -161,23 +160,6 @@ def test_a_downgrade_of_a_write_that_is_gone_says_so(case: StoreCase) -> None:
         mine.read.check()
     assert not mine.read.release()
     assert case.store.holders("n") == ()
-
-
-def test_each_side_is_a_lock(case: StoreCase) -> None:
-    """Renewal, loss, another ttl, and an error after the timeout: as a Lock has them."""
-    lost: list[Lock] = []
-    mine = book(case, ttl=0.9, wait=0.0, owner="me", on_lost=lost.append)
-    for side in (mine.read, mine.write):
-        with side:
-            assert side.renew(30.0)
-            assert (case.store.inspect("n") or pytest.fail("free")).expires_in > 20.0
-            with pytest.raises(LockBusy, match="me"):
-                elsewhere(book(case, wait=0.0).write.__enter__)
-        side.acquire()
-        case.store.release("n", (case.holder() or ""))
-        assert wait_until(lambda side=side: lost == [side], PATIENCE)
-        assert not side.release()
-        lost.clear()
 
 
 def test_threads_never_write_beside_others(case: StoreCase) -> None:

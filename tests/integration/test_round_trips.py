@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import cast
 
 import pytest
 
@@ -74,28 +73,15 @@ def test_a_thousand_renewals_take_five(case: RedisCase) -> None:
     assert list(answer.renewed) == [True] * 1000
 
 
-def test_the_first_call_to_a_server_that_does_not_know_the_script_takes_two(case: RedisCase) -> None:
+def test_a_server_that_does_not_know_the_script_is_asked_twice(case: RedisCase) -> None:
     """EVALSHA, then EVAL, which cannot fail for want of the script; never SCRIPT LOAD and a third."""
-    case.client.script_flush()
-    with _counted(case, evalsha=1, eval=1):
-        granted(case.redis.acquire("n", A, 30.0, facts=ABOUT))
-    with _counted(case, evalsha=1):
-        refused(case.redis.acquire("n", B, 30.0, facts=ABOUT))
-
-
-def test_scripts_flushed_between_any_two_calls_are_no_error(case: RedisCase) -> None:
-    for _ in range(5):
+    for _ in range(2):
         case.client.script_flush()
-        granted(case.redis.acquire("n", A, 30.0, facts=ABOUT))
+        with _counted(case, evalsha=1, eval=1):
+            granted(case.redis.acquire("n", A, 30.0, facts=ABOUT))
         case.client.script_flush()
-        assert case.redis.renew([Term("n", A, 30.0)]).renewed == [True]
+        with _counted(case, evalsha=1, eval=1):
+            assert case.redis.renew([Term("n", A, 30.0)]).renewed == [True]
         case.client.script_flush()
-        assert case.redis.release("n", A).released
-
-
-def test_one_connection_is_opened_once_and_kept(case: RedisCase) -> None:
-    connected = cast("dict[str, int]", case.client.info("stats"))["total_connections_received"]
-    for _ in range(50):
-        case.redis.acquire("n", A, 30.0, facts=ABOUT)
-        case.redis.release("n", A)
-    assert cast("dict[str, int]", case.client.info("stats"))["total_connections_received"] == connected
+        with _counted(case, evalsha=1, eval=1):
+            assert case.redis.release("n", A).released

@@ -123,27 +123,6 @@ def test_who_asks_for_more_than_there_is_learns_that_at_once(case: StoreCase) ->
         seats.acquire(3)
 
 
-def test_a_lock_of_the_same_name_is_alone(case: StoreCase) -> None:
-    """They share holders and line: it waits for all, and those that come after it wait for it."""
-    seats = semaphore(case)
-    permits = [held(seats.acquire()), held(seats.acquire())]
-    order: list[str] = []
-
-    def lock() -> None:
-        with Lock(case.store, "n", wait=PATIENCE):
-            assert seats.acquire(timeout=0) is None
-            order.append("lock")
-
-    def seat() -> None:
-        with held(seats.acquire(timeout=PATIENCE)):
-            order.append("seat")
-
-    with in_line(case, lock, seat):
-        for permit in permits:
-            permit.release()
-    assert order == ["lock", "seat"]
-
-
 def test_a_block_holds_one_place_and_says_who_has_them(case: StoreCase) -> None:
     """``with`` raises after the timeout of the semaphore, and each thread leaves its own."""
     seats = semaphore(case, 2, wait=0.0, owner="importer")

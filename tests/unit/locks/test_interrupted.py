@@ -20,18 +20,13 @@ class Interrupted(BaseException):
     """What a signal's handler raises."""
 
 
-def interrupt(call: Callable[[], object], at: int, *, sparing: tuple[str, ...] = ()) -> None:
-    """Call something, and raise at one of the instructions that it carries out in the room of the locks.
-
-    ``sparing``: files in which it does not.
-    """
+def interrupt(call: Callable[[], object], at: int) -> None:
+    """Call something, and raise at one of the instructions that it carries out in the room of the locks."""
     left = at
 
     def trace(frame: Any, event: str, _argument: object) -> Any:
         nonlocal left
-        if "/celery_redislock/locks/" not in frame.f_code.co_filename or (
-            sparing and frame.f_code.co_filename.endswith(sparing)
-        ):
+        if "/celery_redislock/locks/" not in frame.f_code.co_filename:
             return None
         frame.f_trace_opcodes = True
         if event == "opcode":

@@ -118,7 +118,6 @@ class TestTheLine:
         store.turns += [lambda: clock.advance(90.0), store.hand_over]
         assert other.acquire(timeout=None)
         hold = store.inspect("n")
-        assert hold is not None
         assert (hold.token, hold.expires_in) == (store.entries[0], 30.0)
         other.check()
         assert store.left == []
@@ -140,7 +139,6 @@ class TestTheLine:
         assert other.acquire(timeout=0.5)
         assert store.asked == ["park", "acquire"]
         hold = store.inspect("n")
-        assert hold is not None
         assert hold.expires_in == 200.0
 
         other.release()
@@ -158,7 +156,6 @@ class TestTheLine:
         lock.release()
         assert other.acquire(timeout=0.5)
         hold = store.inspect("n")
-        assert hold is not None
         assert hold.token == store.entries[-1]
 
     def test_who_gives_up_leaves(
@@ -388,7 +385,6 @@ class TestLoss:
         with pytest.raises(LockLost):
             body()
         hold = store.inspect("n")
-        assert hold is not None
         assert hold.owner == "next"
 
     @pytest.mark.parametrize(
@@ -429,9 +425,6 @@ class TestLoss:
         second = store.inspect("n")
         assert not lock.release()
         still = store.inspect("n")
-        assert first is not None
-        assert second is not None
-        assert still is not None
         assert still.token == second.token != first.token
 
     def test_a_lost_hold_is_not_entered_again(self, clock: ManualClock, lock: Lock) -> None:
@@ -484,7 +477,6 @@ class TestLoss:
         del lock
         assert [bool(lease and lease.orphaned) for lease in leases] == [True, False]
         (lost, _) = leases
-        assert lost is not None
         lost.lose("it has expired")
         assert told == []
         other.release()

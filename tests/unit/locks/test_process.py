@@ -56,16 +56,13 @@ def of(machine: str, *processes: bytes) -> str:
 
 
 def here() -> str:
-    name = name_of(os.getpid())
-    assert name is not None
-    return name
+    return name_of(os.getpid()) or pytest.fail("/proc does not tell")
 
 
 def test_whereabouts_are_24_characters_and_begin_with_the_workers_main_process() -> None:
     """A lease must stay small; threads, gevent and solo have one process for both."""
     mine = whereabouts_of(None, os.getpid())
     assert mine == whereabouts_of(here(), os.getpid()) == here() + here()[8:]
-    assert mine is not None
     assert len(mine) == 24
     with child(lambda: None) as (_, its):
         assert its[:8] == mine[:8]
@@ -163,8 +160,6 @@ def test_another_boot_is_another_machine(tmp_path: Path, proc: Callable[[], str 
     (tmp_path / name).unlink()
     (tmp_path / name).symlink_to(tmp_path / "self/status")  # other text, and another link
     after = proc()
-    assert before is not None
-    assert after is not None
     assert before[:8] != after[:8]
     assert before[8:] == after[8:] == here()[8:]
 

@@ -307,35 +307,6 @@ class TestUnexpectedErrors:
 class TestThread:
     """The thread itself; facts are awaited, nothing is slept for."""
 
-    def test_it_is_not_woken_for_every_short_lock(self, renewer: ScriptedRenewer) -> None:
-        """Asleep until the first lease was due, it need not know of those that come and go before."""
-        watchdog = Watchdog(cast("LockStore", renewer), clock=renewer.clock)
-        bell, slept, woken = watchdog._bell, [], []
-
-        def get(timeout: float) -> Any:
-            slept.append(timeout)
-            return bell.get(timeout=timeout)
-
-        watchdog._bell = SimpleNamespace(put=bell.put, get=get)
-        watchdog._has_thread = True
-        first = lease_on(renewer)
-        watchdog.watch(first)
-        watchdog.forget(first.token)
-        watchdog._has_thread = False
-        watchdog._run_thread()  # it hears that one has rung, and goes to sleep again
-        assert wait_until(lambda: len(slept) == 2, 10)
-        asleep_until = watchdog._sleeps_until
-        watchdog._bell.put = woken.append
-
-        for number in range(5):
-            renewer.clock.advance(0.1)
-            lease = lease_on(renewer, name=f"n{number}")
-            watchdog.watch(lease)
-            watchdog.forget(lease.token)
-
-        assert woken == []
-        assert watchdog._sleeps_until == asleep_until
-
     def test_it_is_woken_for_what_its_look_missed(self, renewer: ScriptedRenewer, watchdog: Driven) -> None:
         """Watched without a lock, and due before the thread would wake by itself."""
         rung, look, bell, lease = [], watchdog._next_due, watchdog._bell, lease_on(renewer)
