@@ -406,12 +406,10 @@ def test_answers_that_come_late_or_are_none_cost_no_connection_and_no_wait(case:
                 await aio.Lock(store, "theirs").acquire()
         assert len(made) == 1
         assert store._wires[0]._idle == made
-
         before = time.monotonic()
         with pytest.raises(LockUnavailable, match="no answer to this"):
             await store.answer(Request("ring", [store.beside.bell("n", "1")], ["1000"], shape, "n"))
         assert time.monotonic() - before < SOCKET_TIMEOUT
-
         # A token that nobody holds by: that is the answer, and no loss of this task's.
         lock = aio.Lock(store, "n", token=new_token("gone"), on_lost="cancel")
         assert not await lock.renew()

@@ -97,7 +97,6 @@ def test_locks_on_all_nodes_exclude_are_renewed_and_told(cluster: Cluster, clust
     locks = [Lock(store, name, ttl=TTL, owner=f"owner of {name}") for name in NAMES]
     for lock in locks:
         assert lock.acquire(timeout=0)
-
     others = run_program(
         """
         print([Lock(store, name).acquire(timeout=0) for name in rest].count(True))
@@ -106,7 +105,6 @@ def test_locks_on_all_nodes_exclude_are_renewed_and_told(cluster: Cluster, clust
         cluster_case.prefix,
         *NAMES,
     )
-
     assert others.strip() == "0"
     with ThreadPoolExecutor(4) as pool:
         assert not any(pool.map(lambda lock: lock.acquire(timeout=0), locks))
@@ -141,7 +139,6 @@ def test_one_call_renews_leases_on_all_nodes_and_asks_each_node_once(
 
     monkeypatch.setattr(Connections, "take", counted)
     assert store.renew(terms).renewed == [None if name in gone else True for name in NAMES]
-
     assert len(asked) == len(set(asked)) == len(cluster.primaries)
 
 
@@ -164,7 +161,6 @@ def test_leases_are_trusted_from_the_first_request_where_one_is_asked_again(
 
     monkeypatch.setattr(ClusterStore, "_renew_at_once", all_but_the_first)
     answer = store.renew(terms)
-
     assert answer.renewed == [True] * len(NAMES)
     assert answer.sent_at < answered[0] < answer.answered_at
 
@@ -220,7 +216,6 @@ def test_a_slot_moves_and_returns_under_load(
             else:
                 cluster.move_slot(slot, node, stop if how == "halfway" else lambda: None)
             load.wait_turns()
-
     assert violations(load.history) == []
     assert load.unavailable == [] or how == "halfway"
     assert cluster.node_of("n") is home
@@ -390,7 +385,6 @@ def test_a_cluster_with_passwords_and_tls_keeps_locks(tmp_path: Path) -> None:
             for name in NAMES:
                 with Lock(store, name, ttl=TTL, wait=0):
                     assert not Lock(store, name, owner="another").acquire(timeout=0)
-
         wrong = url.replace("s3cret", "wr0ng")
         with (
             closing(connect(wrong, socket_timeout=2.0)) as refusing,

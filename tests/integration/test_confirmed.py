@@ -1,7 +1,6 @@
 """Locks that count once they are elsewhere, too: on a replica."""
 
 import asyncio
-import secrets
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
@@ -25,9 +24,9 @@ def primary() -> Iterator[EmbeddedServer]:
 
 
 @contextmanager
-def replica_of(primary: EmbeddedServer, *arguments: str) -> Iterator[EmbeddedServer]:
+def replica_of(primary: EmbeddedServer) -> Iterator[EmbeddedServer]:
     """A second server that follows the first, and has answered it."""
-    following = ("--replicaof", "127.0.0.1", str(primary.port), *arguments)
+    following = ("--replicaof", "127.0.0.1", str(primary.port))
     with EmbeddedServer(binary=primary.binary, extra_args=following) as replica:
         client: Any = client_at(primary.redis_url)
 
@@ -39,45 +38,44 @@ def replica_of(primary: EmbeddedServer, *arguments: str) -> Iterator[EmbeddedSer
         yield replica
 
 
-def store_of(server: EmbeddedServer, **options: Any) -> RedisStore:
-    """A store that gives confirmations time on a machine that stands still for a moment."""
-    options = {"socket_timeout": 5.0, **options}
-    return connect(server.redis_url, prefix=f"test-{secrets.token_hex(6)}", **options)
+@pytest.fixture
+def store(primary: EmbeddedServer, prefix: str) -> Iterator[RedisStore]:
+    """One that gives confirmations time on a machine that stands still for a moment."""
+    with closing(connect(primary.redis_url, prefix=prefix, socket_timeout=5.0, min_replicas=1)) as store:
+        yield store
 
 
-def test_a_replica_must_confirm(primary: EmbeddedServer) -> None:
+def test_a_replica_must_confirm(primary: EmbeddedServer, store: RedisStore) -> None:
     """One that hangs confirms nothing, and the hold is released; so where there is none any more."""
-    with closing(store_of(primary, min_replicas=1)) as store:
-        with replica_of(primary) as replica:
-            with Lock(store, "n", wait=0) as lock:
-                lock.check()
-            replica.pause()
-            try:
-                with pytest.raises(LockUnavailable, match="only 0 of 1 replicas confirmed the lock"):
-                    Lock(store, "n").acquire(0)
-            finally:
-                replica.resume()
-            assert wait_until(lambda: store.inspect("n") is None, 10)
-        with pytest.raises(LockUnavailable, match="only 0 of 1 replicas confirmed the lock"):
-            Lock(store, "n").acquire(0)
+    with replica_of(primary) as replica:
+        with Lock(store, "n", wait=0) as lock:
+            lock.check()
+        replica.pause()
+        try:
+            with pytest.raises(LockUnavailable, match="only 0 of 1 replicas confirmed the lock"):
+                Lock(store, "n").acquire(0)
+        finally:
+            replica.resume()
+        assert wait_until(lambda: store.inspect("n") is None, 10)
+    with pytest.raises(LockUnavailable, match="only 0 of 1 replicas confirmed the lock"):
+        Lock(store, "n").acquire(0)
 
 
-def test_a_hold_that_nobody_confirmed_is_owed_where_the_server_is_gone_before_it_is_given_back(
-    primary: EmbeddedServer, monkeypatch: Any
+def test_a_hold_that_nobody_confirmed_is_owed_where_its_server_is_gone(
+    primary: EmbeddedServer, store: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The release was never sent, and the hold was taken."""
-    with closing(store_of(primary, min_replicas=1)) as store:
-        give_back = store._give_back
+    give_back = store._give_back
 
-        def gone(name: str, token: str) -> None:
-            store.close()
-            primary.stop()
-            give_back(name, token)
+    def gone(name: str, token: str) -> None:
+        store.close()
+        primary.stop()
+        give_back(name, token)
 
-        monkeypatch.setattr(store, "_give_back", gone)
-        with pytest.raises(LockUnavailable, match=r"'acquire' failed .* only 0 of 1 replicas confirmed"):
-            Lock(store, "n").acquire(0)
-        assert len(watchdog_of(store)._debts) == 1
+    monkeypatch.setattr(store, "_give_back", gone)
+    with pytest.raises(LockUnavailable, match=r"'acquire' failed .* only 0 of 1 replicas confirmed"):
+        Lock(store, "n").acquire(0)
+    assert len(watchdog_of(store)._debts) == 1
 
 
 def test_a_replica_must_confirm_what_a_task_of_a_loop_acquires(primary: EmbeddedServer, prefix: str) -> None:

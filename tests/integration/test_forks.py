@@ -76,7 +76,6 @@ def test_a_childs_end_leaves_the_parents_lock_alone(plain_case: RedisCase, end: 
         assert lock.release()
     """
     run_program(program, plain_case.url, plain_case.prefix)
-
     assert plain_case.keys() == []
 
 
@@ -108,7 +107,6 @@ def test_a_fork_in_the_middle_of_anything_gets_through(plain_case: RedisCase, bu
         until(lambda: len(watchdog_of(store)._debts) == 0)
     """
     run_program(program, plain_case.url, plain_case.prefix, str(number), timeout=110.0)
-
     assert plain_case.keys() == []
 
 

@@ -82,7 +82,6 @@ def test_threads_beside_greenlets_share_no_socket(plain_case: RedisCase) -> None
         assert lock.release()
     """
     run_program(program, plain_case.url, plain_case.prefix, first=PATCHED)
-
     assert plain_case.keys() == []
 
 
@@ -227,6 +226,5 @@ def test_a_timeout_in_the_middle_of_anything_leaves_nothing_held(plain_case: Red
         until(lambda: not store.names())
     """
     run_program(program, plain_case.url, plain_case.prefix, first=PATCHED)
-
     # The bells of those who had just been rung expire, after two socket timeouts.
     assert wait_until(lambda: plain_case.keys() == [], 10)

@@ -256,7 +256,6 @@ def test_five_that_wait_never_hold_it_at_once_nor_split_the_votes_long(servers: 
             process.stdin.write("\n")
             process.stdin.flush()
         told = [process.communicate(timeout=60)[0].splitlines() for process in processes]
-
     assert [process.returncode for process in processes] == [0] * 5
     assert [len(lines) for lines in told] == [6] * 5
     history = [
@@ -326,25 +325,6 @@ def test_a_majority_that_does_not_answer_grants_nothing_and_is_released_later(
     assert wait_until(lambda: far.tokens == [None] * 5, 10)
 
 
-def test_a_majority_that_is_gone_before_its_fence_is_written_back_is_owed_a_release(
-    dying: QuorumCase, mortal: list[EmbeddedServer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The fence was never sent, and the hold was taken."""
-    store: Any = dying.quorum
-    write_back = store._write_back
-
-    def gone_before(*args: Any) -> Any:
-        store.close()
-        for server in mortal:
-            server.kill()
-        return write_back(*args)
-
-    monkeypatch.setattr(store, "_write_back", gone_before)
-    with pytest.raises(LockUnavailable, match="fence"):
-        Lock(store, "n").acquire(0)
-    assert len(watchdog_of(store)._debts) == 1
-
-
 def test_an_interrupt_before_the_answer_leaves_no_answer_to_the_next_request(case: QuorumCase) -> None:
     """Ctrl-C while the third server is listened to: what was sent is given back, on connections in step."""
 
@@ -364,10 +344,8 @@ def test_an_interrupt_before_the_answer_leaves_no_answer_to_the_next_request(cas
     connection = store._servers[2].take()
     connection._sock = Interrupted(connection._sock)
     connection.redislock_idle.append(connection)
-
     with pytest.raises(KeyboardInterrupt):
         Lock(store, "n").acquire(0)
-
     assert _pay(case)
     assert case.tokens == [None] * 5
     _cycle(case)

@@ -32,7 +32,6 @@ def held(permit: Permit | None) -> Permit:
 def test_as_many_hold_it_as_its_limit_says_each_on_its_own(case: StoreCase) -> None:
     """Law 1; several holds of one thread count each, and several places are taken all or none."""
     three = [held(semaphore(case).acquire(timeout=0)) for _ in range(3)]
-
     assert semaphore(case).acquire(timeout=0) is None
     assert {hold.token for hold in semaphore(case).holders()} == {permit.token for permit in three}
     assert semaphore(case).available() == 0
@@ -89,21 +88,6 @@ def test_a_hold_is_released_from_elsewhere_by_its_token(case: StoreCase) -> None
     assert seats.release(again.token)
     assert again.held
     assert not again.release()
-
-
-def test_its_limit_is_replaced_for_all_down_to_one_and_up_again(case: StoreCase) -> None:
-    """It is the limit of a lock, as the command sets it; those start who wait when it is raised."""
-    seats = semaphore(case)
-    assert seats.set_limit(1, by="night") is not None
-    first = held(seats.acquire(timeout=0))
-    with in_line(case, lambda: held(seats.acquire(timeout=PATIENCE))) as (second,):
-        assert case.store.limit("n").value == 1  # type: ignore[union-attr]  it is set
-        assert seats.available() == 0
-        seats.set_limit(2)
-        assert second.result(PATIENCE).release()
-    assert seats.set_limit(None) is None
-    assert seats.available() == 2
-    first.release()
 
 
 def test_who_asks_for_more_than_there_is_learns_that_at_once(case: StoreCase) -> None:

@@ -44,9 +44,7 @@ def test_a_lock_lives_on_the_primary_sentinels_name(
             app.conf.update(redislock_socket_timeout=1.0, **settings)
             task = app.task(base=SingletonTask, name="sell", shared=False)(sell)
             began = time.monotonic()
-
             task.delay(1)
-
             took = time.monotonic() - began
             with closing(redis.Redis(port=primary.port)) as client:
                 assert len(client.keys("redislock:{*}:lock")) == 1

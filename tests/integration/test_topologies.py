@@ -117,6 +117,5 @@ def test_a_task_of_asyncio_does_likewise(case: RedisCase) -> None:
         return entry.id
 
     waited = play(case, story)
-
     assert inside == [waited]
     assert _nothing_left(case)

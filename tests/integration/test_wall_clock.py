@@ -72,5 +72,4 @@ def test_a_clock_that_is_set_meanwhile_changes_neither_a_wait_nor_a_hold(
     """
     with Lock(plain_case.redis, "n"):
         run_program(program, plain_case.url, plain_case.prefix, str(step), first=WRONG.format(0))
-
     assert plain_case.keys() == []

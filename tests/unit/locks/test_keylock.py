@@ -31,8 +31,6 @@ def test_a_release_without_an_answer_is_tried_until_every_hold_of_its_key_has_ex
         lock: Any = LockByName(store, "k")
     else:
         lock = TaskLock(store, "shop.sync", ttl, queue_ttl, None, None, Says(), "k", "t1")
-
     for each in (lock, lock.of_queue(), lock.of_message("m/1")):
         assert each.release("t1/a") is None
-
     assert owed == [within] * 3

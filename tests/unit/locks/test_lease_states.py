@@ -66,7 +66,6 @@ def test_an_error_of_a_callback_is_logged_and_the_next_change_is_told(
     with caplog.at_level(logging.ERROR):
         lease.doubt()
         lease.lose("it is gone")
-
     assert told == ["unsure", "lost", lease]
     assert [record.message for record in caplog.records] == [
         f"{what} raised for the lease on 'n', which is {state}"

@@ -110,11 +110,15 @@ class TestTheLine:
         """A line that does in each wait what the test says."""
         return LinedStore(clock=clock)
 
+    @pytest.fixture(autouse=True)
+    def _held(self, lock: Lock) -> None:
+        lock.acquire()
+
     def test_a_lease_begins_when_it_is_handed(
-        self, store: LinedStore, clock: ManualClock, other: Lock
+        self, store: LinedStore, clock: ManualClock, lock: Lock, other: Lock
     ) -> None:
         """However long it waited: the whole ttl is left, and its token is that of the entry."""
-        lock_on(store, clock, ttl=200.0).acquire()
+        lock.renew(200.0)
         store.turns += [lambda: clock.advance(90.0), store.hand_over]
         assert other.acquire(timeout=None)
         hold = store.inspect("n")
@@ -129,18 +133,14 @@ class TestTheLine:
         holder.acquire()
         assert not other.acquire(timeout=0.5)
         assert store.asked == ["acquire", "acquire", "park"]
-
         store.asked.clear()
         assert not other.acquire(timeout=0.5)
         assert store.asked == ["park"]
-
         holder.release()
         store.asked.clear()
         assert other.acquire(timeout=0.5)
         assert store.asked == ["park", "acquire"]
-        hold = store.inspect("n")
-        assert hold.expires_in == 200.0
-
+        assert store.inspect("n").expires_in == 200.0
         other.release()
         store.asked.clear()
         assert other.acquire(timeout=0.5)
@@ -150,36 +150,30 @@ class TestTheLine:
         self, store: LinedStore, clock: ManualClock, lock: Lock, other: Lock
     ) -> None:
         """It is never taken for one that holds."""
-        lock.acquire()
         store.turns += [lambda: clock.advance(store.waits[-1])] * 2
         assert not other.acquire(timeout=0.5)
         lock.release()
         assert other.acquire(timeout=0.5)
-        hold = store.inspect("n")
-        assert hold.token == store.entries[-1]
+        assert store.inspect("n").token == store.entries[-1]
 
-    def test_who_gives_up_leaves(
-        self, store: LinedStore, clock: ManualClock, lock: Lock, other: Lock
-    ) -> None:
+    def test_who_gives_up_leaves(self, store: LinedStore, clock: ManualClock, other: Lock) -> None:
         """In pieces of a second at most, and never past the bound."""
-        lock.acquire()
         store.turns += [lambda: clock.advance(store.waits[-1])] * 4
         assert not other.acquire(timeout=2.5)
         assert store.waits == [PAUSE, PAUSE, pytest.approx(0.5)]
         assert store.left == store.entries[:1]
 
     def test_it_looks_when_the_hold_has_expired(
-        self, store: LinedStore, clock: ManualClock, other: Lock
+        self, store: LinedStore, clock: ManualClock, lock: Lock, other: Lock
     ) -> None:
         """Nobody rings then: the look itself hands the lock to the first in line."""
-        lock_on(store, clock, ttl=0.3).acquire()
+        lock.renew(0.3)
         store.turns += [lambda: clock.advance(store.waits[-1]), store.hand_over]
         assert other.acquire(timeout=5.0)
         assert store.waits == [pytest.approx(0.3, abs=0.01), PAUSE]
 
     def test_a_late_hand_off_is_waited_for_in_front(self, store: LinedStore, lock: Lock, other: Lock) -> None:
         """This process stood still, and the next in line has the lock."""
-        lock.acquire()
 
         def hand_over_to_the_next() -> bool:
             lock.release()
@@ -191,9 +185,7 @@ class TestTheLine:
         assert store.places == ["last", "first"]
         assert len(set(store.entries)) == 1
 
-    def test_a_lost_ring_is_found_by_the_look(self, store: LinedStore, lock: Lock, other: Lock) -> None:
-        lock.acquire()
-
+    def test_a_lost_ring_is_found_by_the_look(self, store: LinedStore, other: Lock) -> None:
         def hand_over_in_silence() -> bool:
             store.hand_over()
             return False
@@ -205,10 +197,9 @@ class TestTheLine:
     @pytest.mark.parametrize("is_handed", [False, True])
     @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, LockUnavailable("memory", "park", "")])
     def test_an_error_leaves_the_line_in_the_background(
-        self, store: LinedStore, clock: ManualClock, lock: Lock, other: Lock, error: Any, *, is_handed: bool
+        self, store: LinedStore, clock: ManualClock, other: Lock, error: Any, *, is_handed: bool
     ) -> None:
         """Also where the lock has just been handed over: nobody has it afterwards."""
-        lock.acquire()
 
         def fail() -> bool:
             if is_handed:
@@ -221,14 +212,12 @@ class TestTheLine:
             other.acquire(timeout=5.0)
         assert not other.held
         assert wait_until(lambda: store.left == store.entries, 10)
-        hold = store.inspect("n")
-        assert (hold is None) is is_handed
+        assert (store.inspect("n") is None) is is_handed
 
     def test_a_server_that_is_away_is_asked_again_until_time_is_up_and_that_is_told_once(
-        self, store: LinedStore, clock: ManualClock, lock: Lock, other: Lock, caplog: Any
+        self, store: LinedStore, clock: ManualClock, other: Lock, caplog: Any
     ) -> None:
         """It stands in line, and says by its timeout how long it waits."""
-        lock.acquire()
 
         def fail() -> bool:
             clock.advance(1.0)
@@ -241,19 +230,15 @@ class TestTheLine:
         assert "tries again until its time is up" in caplog.text
 
     def test_a_server_that_is_away_before_it_stands_in_line_is_told_of_at_once(
-        self, store: LinedStore, lock: Lock, other: Lock
+        self, store: LinedStore, other: Lock
     ) -> None:
-        lock.acquire()
         for away in ("acquire", "park"):
             store.fails = frozenset({away})
             with pytest.raises(LockUnavailable):
                 other.acquire(timeout=5.0)
             assert store.waits == []
 
-    def test_a_lost_leave_is_owed(
-        self, store: LinedStore, clock: ManualClock, lock: Lock, other: Lock
-    ) -> None:
-        lock.acquire()
+    def test_a_lost_leave_is_owed(self, store: LinedStore, clock: ManualClock, other: Lock) -> None:
         store.fails = frozenset({"leave"})
         store.turns += [lambda: clock.advance(5.0)]
         with pytest.raises(LockUnavailable):
@@ -263,10 +248,9 @@ class TestTheLine:
         assert wait_until(lambda: store.left == store.entries[:1], 10)
 
     def test_a_fork_in_the_middle_waits_for_itself(
-        self, store: LinedStore, lock: Lock, other: Lock, monkeypatch: pytest.MonkeyPatch
+        self, store: LinedStore, other: Lock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Under a token of its own: the parent's entry, and the lock that it may be handed, stay."""
-        lock.acquire()
 
         def fork() -> bool:
             monkeypatch.setattr("os.getpid", lambda: -1)
@@ -419,13 +403,12 @@ class TestLoss:
     ) -> None:
         """The token belongs to the hold, not to the object: neither another thread's nor one's own ends."""
         lock.acquire()
-        first = store.inspect("n")
+        first = lock.token
         clock.advance(31.0)
         assert _in_thread(lambda: lock.acquire(timeout=0)) is True
-        second = store.inspect("n")
+        second = store.inspect("n").token
         assert not lock.release()
-        still = store.inspect("n")
-        assert still.token == second.token != first.token
+        assert store.inspect("n").token == second != first
 
     def test_a_lost_hold_is_not_entered_again(self, clock: ManualClock, lock: Lock) -> None:
         """A new term for the inner block would let the outer one go on as if nothing had happened."""
@@ -457,7 +440,6 @@ class TestLoss:
         for hold in (lock, permit):
             with pytest.raises(LockLost):
                 hold.check()
-
         assert [getcoroutinestate(each) for each in made] == ["CORO_CLOSED"] * 3
         assert [record.levelname for record in caplog.records] == ["WARNING"] * 3
         assert {"returned a coroutine, which nobody awaits" in text for text in caplog.messages} == {True}
@@ -472,11 +454,9 @@ class TestLoss:
         assert other.acquire()
         tokens = lock.token, other.token
         watched = watchdog_of(store).watched
-        leases = [watched(token or "") for token in tokens]
-        assert None not in leases
+        lost, kept = (watched(token or "") for token in tokens)
         del lock
-        assert [bool(lease and lease.orphaned) for lease in leases] == [True, False]
-        (lost, _) = leases
+        assert (bool(lost.orphaned), bool(kept.orphaned)) == (True, False)
         lost.lose("it has expired")
         assert told == []
         other.release()
@@ -493,16 +473,12 @@ class TestElsewhere:
         clock.advance(20.0)
 
         def go_on() -> tuple[object, ...]:
-            second = lock_on(store, clock, token=token)
-            with second:
-                del_first()
+            nonlocal first
+            with lock_on(store, clock, token=token) as second:
+                del first
                 clock.advance(20.0)
                 second.check()
                 return second.token, second.fence, lock_on(store, clock).acquire(0)
-
-        def del_first() -> None:
-            nonlocal first
-            del first
 
         assert _in_thread(go_on) == (token, None, False)
         again = lock_on(store, clock)
@@ -516,7 +492,6 @@ class TestElsewhere:
         first = Lock(store, "n", ttl=30.0, on_lost=told.append)
         first.acquire()
         other = Lock(store, "n", ttl=600.0, token=first.token)
-
         assert other.renew()
         other.check()
         assert not other.held
@@ -527,7 +502,6 @@ class TestElsewhere:
         assert watchdog_of(store).watched(first.token or "") is None
         assert not first.release()
         assert told == []
-
         first.acquire()
         assert Lock(store, "n", ttl=600.0, token=first.token).acquire()
         assert 500 < (store.inspect("n") or pytest.fail("free")).expires_in <= 600
@@ -669,7 +643,7 @@ def test_an_acquire_that_was_never_sent_leaves_nothing_to_release(
 ) -> None:
     """Law 9: a program whose server refuses connections would wait three seconds for it at its end."""
     monkeypatch.setattr(LockUnavailable, "was_sent", False)
-    store.fails = frozenset({"acquire"})
+    store.fails = frozenset({"acquire", "release"})
     with pytest.raises(LockUnavailable):
         lock.acquire()
     assert watchdog_of(store)._debts == []

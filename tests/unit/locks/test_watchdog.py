@@ -370,6 +370,5 @@ class TestThread:
         with caplog.at_level(logging.ERROR):
             watchdog.owe(paid.set, within=30.0, what="a lock")
             assert paid.wait(10)
-
         assert failed.is_set()
         assert "unforeseen" in caplog.text
