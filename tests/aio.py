@@ -1,8 +1,10 @@
 """Stories that tests let a loop play, always within a time."""
 
 import asyncio
+import inspect
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import wraps
 from typing import Any, TypeVar
 
 from celery_redislock.locks import aio
@@ -25,6 +27,19 @@ def play(
             return await asyncio.wait_for(story(store), LONGEST)
 
     return asyncio.run(run())
+
+
+def by_a_task(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Let a loop of its own play a test whose ``store`` is one on the server of its ``case``."""
+    parameters = inspect.signature(test).parameters
+
+    @wraps(test)
+    def played(**fixtures: Any) -> None:
+        play(fixtures["case"], lambda store: test(store=store, **fixtures))
+
+    asked = [each for name, each in parameters.items() if name != "store"]
+    played.__signature__ = inspect.Signature(asked)  # type: ignore[attr-defined]
+    return played
 
 
 async def until(fact: Callable[[], bool], timeout: float = 10.0) -> bool:

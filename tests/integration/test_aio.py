@@ -20,7 +20,7 @@ from celery_redislock.locks.aio.store import Request
 from celery_redislock.locks.lease import new_token
 from celery_redislock.wire.connection import Connections
 from celery_redislock.wire.loop import Wires
-from tests.aio import play, until
+from tests.aio import by_a_task, play, until
 from tests.facts import wait_until
 from tests.faults import Fault, FaultyProxy
 from tests.history import Interval, violations
@@ -108,7 +108,8 @@ def test_one_that_is_rung_is_told_at_once_though_others_are_read(case: RedisCase
     assert max(play(case, story, socket_timeout=5.0)) < 0.5
 
 
-def test_a_hold_that_is_taken_away_is_noticed_and_told_once(case: RedisCase) -> None:
+@by_a_task
+async def test_a_hold_that_is_taken_away_is_noticed_and_told_once(case: RedisCase, store: aio.Store) -> None:
     """In the loop's thread; a wait for the loss may be handed to another task."""
     told: list[tuple[bool, aio.Lock]] = []
 
@@ -117,93 +118,84 @@ def test_a_hold_that_is_taken_away_is_noticed_and_told_once(case: RedisCase) -> 
             case.redis.force_release("n")
             raise ZeroDivisionError
 
-    async def story(store: aio.Store) -> None:
-        loop = asyncio.get_running_loop()
+    loop = asyncio.get_running_loop()
 
-        def on_lost(lost: aio.Lock) -> None:
-            told.append((asyncio.get_running_loop() is loop, lost))
+    def on_lost(lost: aio.Lock) -> None:
+        told.append((asyncio.get_running_loop() is loop, lost))
 
-        lock = aio.Lock(store, "n", ttl=0.6, on_lost=on_lost)
+    lock = aio.Lock(store, "n", ttl=0.6, on_lost=on_lost)
+    await lock.acquire()
+    loss = asyncio.create_task(lock.wait_lost())
+    await asyncio.sleep(0)
+    case.redis.force_release("n")
+    assert await asyncio.wait_for(loss, 5) is True
+    assert not lock.held
+    with pytest.raises(LockLost):
+        await lock.check()
+    with pytest.raises(LockLost):
         await lock.acquire()
-        loss = asyncio.create_task(lock.wait_lost())
+    assert await lock.renew() is False
+    assert await lock.release() is False
+    assert told == [(True, lock)]
+
+    async with lock:
+        over = asyncio.create_task(lock.wait_lost())
         await asyncio.sleep(0)
-        case.redis.force_release("n")
-        assert await asyncio.wait_for(loss, 5) is True
-        assert not lock.held
-        with pytest.raises(LockLost):
-            await lock.check()
-        with pytest.raises(LockLost):
-            await lock.acquire()
-        assert await lock.renew() is False
-        assert await lock.release() is False
-        assert told == [(True, lock)]
-
+    assert await over is False
+    with pytest.raises(LockLost):
         async with lock:
-            over = asyncio.create_task(lock.wait_lost())
-            await asyncio.sleep(0)
-        assert await over is False
-        with pytest.raises(LockLost):
-            async with lock:
-                case.redis.force_release("n")
-        with pytest.raises(ZeroDivisionError):  # the body's own error matters more
-            await fails(lock)
-        with pytest.raises(RuntimeError, match="acquire it first"):
-            lock.wait_lost()
-
-    play(case, story)
+            case.redis.force_release("n")
+    with pytest.raises(ZeroDivisionError):  # the body's own error matters more
+        await fails(lock)
+    with pytest.raises(RuntimeError, match="acquire it first"):
+        lock.wait_lost()
 
 
 @pytest.mark.parametrize("ends", ["in the block", "swallowed in it", "by hand", "released"])
-def test_a_loss_cancels_the_task_that_holds(case: RedisCase, ends: str) -> None:
+@by_a_task
+async def test_a_loss_cancels_the_task_that_holds(case: RedisCase, store: aio.Store, ends: str) -> None:
     """``async with`` says why, so that nobody takes it for a cancellation from outside."""
+    lock = aio.Lock(store, "n", ttl=0.6, on_lost="cancel")
 
-    async def story(store: aio.Store) -> None:
-        lock = aio.Lock(store, "n", ttl=0.6, on_lost="cancel")
+    async def blocks() -> None:
+        async with lock, lock:
+            case.redis.force_release("n")
+            with suppress(asyncio.CancelledError if ends == "swallowed in it" else ()):
+                await asyncio.sleep(30)
 
-        async def blocks() -> None:
-            async with lock, lock:
-                case.redis.force_release("n")
-                with suppress(asyncio.CancelledError if ends == "swallowed in it" else ()):
-                    await asyncio.sleep(30)
+    async def works() -> None:
+        if ends in {"by hand", "released"}:
+            await lock.acquire()
+            case.redis.force_release("n")
+            if ends == "released":
+                await lock.release()
+            await asyncio.sleep(30 if ends == "by hand" else 0.8)  # a renewal would be due
+            return
+        with pytest.raises(LockLost) as lost:
+            await blocks()
+        assert isinstance(lost.value.__cause__, asyncio.CancelledError) is (ends == "in the block")
+        await asyncio.sleep(0)  # it is cancelled no more
 
-        async def works() -> None:
-            if ends in {"by hand", "released"}:
-                await lock.acquire()
-                case.redis.force_release("n")
-                if ends == "released":
-                    await lock.release()
-                await asyncio.sleep(30 if ends == "by hand" else 0.8)  # a renewal would be due
-                return
-            with pytest.raises(LockLost) as lost:
-                await blocks()
-            assert isinstance(lost.value.__cause__, asyncio.CancelledError) is (ends == "in the block")
-            await asyncio.sleep(0)  # it is cancelled no more
-
-        error = await finished(asyncio.create_task(works()))
-        assert isinstance(error, asyncio.CancelledError) if ends == "by hand" else error is None
-
-    play(case, story)
+    error = await finished(asyncio.create_task(works()))
+    assert isinstance(error, asyncio.CancelledError) if ends == "by hand" else error is None
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="a task does not count who cancels it")
-def test_a_cancellation_from_outside_is_not_hidden_by_a_loss(case: RedisCase) -> None:
+@by_a_task
+async def test_a_cancellation_from_outside_is_not_hidden_by_a_loss(case: RedisCase, store: aio.Store) -> None:
     """Both reach the task in one turn of the loop."""
+    lock = aio.Lock(store, "n", on_lost="cancel")
 
-    async def story(store: aio.Store) -> None:
-        lock = aio.Lock(store, "n", on_lost="cancel")
+    async def body() -> None:
+        async with lock:
+            await asyncio.sleep(30)
 
-        async def body() -> None:
-            async with lock:
-                await asyncio.sleep(30)
-
-        task = asyncio.create_task(body())
-        assert await until(lambda: bool(lock._holds))
-        (held,) = lock._holds.values()
-        held.lease.lose("a test says so")
-        task.cancel()
-        assert isinstance(await finished(task), asyncio.CancelledError)
-
-    play(case, story)
+    task = asyncio.create_task(body())
+    assert await until(lambda: bool(lock._holds))
+    (held,) = lock._holds.values()
+    held.lease.lose("a test says so")
+    task.cancel()
+    assert isinstance(await finished(task), asyncio.CancelledError)
 
 
 def test_each_state_of_a_hold_is_told_once_in_the_loop(faulty: RedisCase, proxy: FaultyProxy) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from celery_redislock import LockLost, LockNotHeld
 from celery_redislock.locks import aio
-from tests.aio import play, until
+from tests.aio import by_a_task, play, until
 from tests.facts import wait_until
 from tests.servers import EmbeddedServer
 from tests.stores import RedisCase
@@ -56,33 +56,31 @@ async def numbers(held: Any, ended: list[int]) -> AsyncIterator[int]:
 
 
 @each_block
-def test_a_generator_that_is_left_releases_what_it_holds(case: RedisCase, block: Block) -> None:
+@by_a_task
+async def test_a_generator_that_is_left_releases_what_it_holds(
+    case: RedisCase, store: aio.Store, block: Block
+) -> None:
     """Law 4. asyncio closes it in a task of its own, while the one that has left it goes on."""
-
-    async def story(store: aio.Store) -> None:
-        trouble: list[Any] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _loop, told: trouble.append(told))
-        async for _ in numbers(block(store), []):
-            break
-        gc.collect()
-        assert await until(lambda: is_free(case), TTL / 2)
-        assert trouble == []
-
-    play(case, story)
+    trouble: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, told: trouble.append(told))
+    async for _ in numbers(block(store), []):
+        break
+    gc.collect()
+    assert await until(lambda: is_free(case), TTL / 2)
+    assert trouble == []
 
 
 @each_block
-def test_a_stack_that_another_task_closes_releases_what_it_holds(case: RedisCase, block: Block) -> None:
+@by_a_task
+async def test_a_stack_that_another_task_closes_releases_what_it_holds(
+    case: RedisCase, store: aio.Store, block: Block
+) -> None:
     """As fixtures of tests do, and containers of dependencies."""
-
-    async def story(store: aio.Store) -> None:
-        stack = AsyncExitStack()
-        await asyncio.create_task(stack.enter_async_context(block(store)))
-        assert not is_free(case)
-        await asyncio.create_task(stack.aclose())
-        assert is_free(case)
-
-    play(case, story)
+    stack = AsyncExitStack()
+    await asyncio.create_task(stack.enter_async_context(block(store)))
+    assert not is_free(case)
+    await asyncio.create_task(stack.aclose())
+    assert is_free(case)
 
 
 @each_block
@@ -110,116 +108,106 @@ def test_a_hold_whose_task_or_loop_is_over_is_renewed_no_more(
 @pytest.mark.parametrize(
     "awaited", [lambda call: asyncio.wait_for(call, 20), asyncio.shield, asyncio.gather, asyncio.create_task]
 )
-def test_the_task_that_calls_acquire_holds(case: RedisCase, awaited: Callable[[Any], Any]) -> None:
+@by_a_task
+async def test_the_task_that_calls_acquire_holds(
+    case: RedisCase, store: aio.Store, awaited: Callable[[Any], Any]
+) -> None:
     """Whichever task awaits it: ``wait_for()`` makes one of its own before Python 3.12."""
+    lock = aio.Lock(store, "n", ttl=TTL)
+    book = aio.ReadWriteLock(store, "m", ttl=TTL)
+    for each in lock, lock, book.write, book.read:
+        await awaited(each.acquire(10))
+        assert each.held
+    for each in book.read, book.write, lock, lock:
+        await each.check()
+        assert await each.release()
+    assert is_free(case)
 
-    async def story(store: aio.Store) -> None:
-        lock = aio.Lock(store, "n", ttl=TTL)
-        book = aio.ReadWriteLock(store, "m", ttl=TTL)
-        for each in lock, lock, book.write, book.read:
-            await awaited(each.acquire(10))
-            assert each.held
-        for each in book.read, book.write, lock, lock:
-            await each.check()
-            assert await each.release()
+
+@by_a_task
+async def test_a_block_that_has_released_takes_nobody_elses_hold(case: RedisCase, store: aio.Store) -> None:
+    """Law 3: the end of a block whose task holds nothing any more is told, also where another task holds."""
+    lock = aio.Lock(store, "n", ttl=TTL)
+    others, ends = asyncio.Event(), asyncio.Event()
+
+    async def other() -> None:
+        async with lock:
+            others.set()
+            await ends.wait()
+            await lock.check()
+
+    await lock.__aenter__()
+    await lock.release()
+    task = asyncio.create_task(other())
+    await others.wait()
+    with pytest.raises(LockNotHeld):
+        await lock.__aexit__(None, None, None)
+    assert not is_free(case)
+    ends.set()
+    await task
+
+
+@by_a_task
+async def test_where_several_tasks_are_in_blocks_of_one_object_none_loses_its_hold(
+    case: RedisCase, store: aio.Store
+) -> None:
+    """Nobody knows whose block ends in a task that has entered none."""
+    read = aio.ReadWriteLock(store, "n", ttl=TTL).read
+    places = aio.Semaphore(store, "m", 5, ttl=TTL)
+    inside, ends = asyncio.Semaphore(0), asyncio.Event()
+
+    async def stay() -> None:
+        async with read, places as permit:
+            inside.release()
+            await ends.wait()
+            await read.check()
+            await permit.check()
+
+    tasks = [asyncio.create_task(stay()) for _ in range(2)]
+    for _ in tasks:
+        await inside.acquire()
+    for each in read, places:
+        with pytest.raises(LockNotHeld):
+            await each.__aexit__(None, None, None)
+    ends.set()
+    await asyncio.gather(*tasks)
+
+
+@by_a_task
+async def test_the_outer_block_of_a_task_keeps_what_an_inner_one_ends_elsewhere(
+    case: RedisCase, store: aio.Store
+) -> None:
+    book = aio.ReadWriteLock(store, "n", ttl=TTL)
+    for outer, inner in (book.read, book.read), (book.write, book.write), (book.write, book.read):
+        async with outer:
+            ended: list[int] = []
+            async for _ in numbers(inner, ended):
+                break
+            gc.collect()
+            assert await until(lambda: bool(ended))  # noqa: B023  called at once
+            await outer.check()
+            assert not is_free(case)
         assert is_free(case)
 
-    play(case, story)
 
-
-def test_a_block_that_has_released_takes_nobody_elses_hold(case: RedisCase) -> None:
-    """Law 3: the end of a block whose task holds nothing any more is told, also where another task holds."""
-
-    async def story(store: aio.Store) -> None:
-        lock = aio.Lock(store, "n", ttl=TTL)
-        others, ends = asyncio.Event(), asyncio.Event()
-
-        async def other() -> None:
-            async with lock:
-                others.set()
-                await ends.wait()
-                await lock.check()
-
-        await lock.__aenter__()
-        await lock.release()
-        task = asyncio.create_task(other())
-        await others.wait()
-        with pytest.raises(LockNotHeld):
-            await lock.__aexit__(None, None, None)
-        assert not is_free(case)
-        ends.set()
-        await task
-
-    play(case, story)
-
-
-def test_where_several_tasks_are_in_blocks_of_one_object_none_loses_its_hold(case: RedisCase) -> None:
-    """Nobody knows whose block ends in a task that has entered none."""
-
-    async def story(store: aio.Store) -> None:
-        read = aio.ReadWriteLock(store, "n", ttl=TTL).read
-        places = aio.Semaphore(store, "m", 5, ttl=TTL)
-        inside, ends = asyncio.Semaphore(0), asyncio.Event()
-
-        async def stay() -> None:
-            async with read, places as permit:
-                inside.release()
-                await ends.wait()
-                await read.check()
-                await permit.check()
-
-        tasks = [asyncio.create_task(stay()) for _ in range(2)]
-        for _ in tasks:
-            await inside.acquire()
-        for each in read, places:
-            with pytest.raises(LockNotHeld):
-                await each.__aexit__(None, None, None)
-        ends.set()
-        await asyncio.gather(*tasks)
-
-    play(case, story)
-
-
-def test_the_outer_block_of_a_task_keeps_what_an_inner_one_ends_elsewhere(case: RedisCase) -> None:
-    async def story(store: aio.Store) -> None:
-        book = aio.ReadWriteLock(store, "n", ttl=TTL)
-        for outer, inner in (book.read, book.read), (book.write, book.write), (book.write, book.read):
-            async with outer:
-                ended: list[int] = []
-                async for _ in numbers(inner, ended):
-                    break
-                gc.collect()
-                assert await until(lambda: bool(ended))  # noqa: B023  called at once
-                await outer.check()
-                assert not is_free(case)
-            assert is_free(case)
-
-    play(case, story)
-
-
-def test_a_loss_cancels_no_task_that_is_done(case: RedisCase) -> None:
+@by_a_task
+async def test_a_loss_cancels_no_task_that_is_done(case: RedisCase, store: aio.Store) -> None:
     """Where its hold goes on in another task, that is told by its block."""
-
-    async def story(store: aio.Store) -> None:
-        lock = aio.Lock(store, "n", ttl=60.0, on_lost="cancel")
-        stack = AsyncExitStack()
-        await asyncio.create_task(stack.enter_async_context(lock))
-        (held,) = lock._holds.values()
-        case.client.delete(case.key())
-        held.lease.lose("it was deleted")
-        with pytest.raises(LockLost):
-            await asyncio.create_task(stack.aclose())
-
-    play(case, story)
+    lock = aio.Lock(store, "n", ttl=60.0, on_lost="cancel")
+    stack = AsyncExitStack()
+    await asyncio.create_task(stack.enter_async_context(lock))
+    (held,) = lock._holds.values()
+    case.client.delete(case.key())
+    held.lease.lose("it was deleted")
+    with pytest.raises(LockLost):
+        await asyncio.create_task(stack.aclose())
 
 
-def test_a_permit_that_nobody_refers_to_is_renewed_no_more(case: RedisCase) -> None:
-    async def story(store: aio.Store) -> None:
-        places = aio.Semaphore(store, "n", 2, ttl=TTL, on_lost=lambda _: None)
-        permit = await places.acquire()
-        assert permit is not None
-        del permit
-        gc.collect()
-        assert await until(lambda: is_free(case), PATIENCE)
-
-    play(case, story)
+@by_a_task
+async def test_a_permit_that_nobody_refers_to_is_renewed_no_more(case: RedisCase, store: aio.Store) -> None:
+    places = aio.Semaphore(store, "n", 2, ttl=TTL, on_lost=lambda _: None)
+    permit = await places.acquire()
+    assert permit is not None
+    del permit
+    gc.collect()
+    assert await until(lambda: is_free(case), PATIENCE)
