@@ -57,10 +57,9 @@ PATCHED = """
 
 
 def run_program(program: str, *argv: str, first: str = "", timeout: float = 60.0, returns: int = 0) -> str:
-    """Run a program to its end; return what it printed.
+    """Run a program, after the prologue, to its end, which must be a good one; return what it printed.
 
-    ``argv``: the store's URL and prefix, and what it wants else; ``first``: what it does before anything is
-    imported; ``returns``: its exit status, or less the signal that kills it.
+    ``first`` is what it does before anything is imported; it ``returns`` a status, or less a signal's number.
     """
     text = textwrap.dedent(first) + PROLOGUE + textwrap.dedent(program)
     done = subprocess.run(

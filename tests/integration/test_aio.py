@@ -137,7 +137,6 @@ async def test_a_hold_that_is_taken_away_is_noticed_and_told_once(case: RedisCas
     assert await lock.renew() is False
     assert await lock.release() is False
     assert told == [(True, lock)]
-
     async with lock:
         over = asyncio.create_task(lock.wait_lost())
         await asyncio.sleep(0)

@@ -10,8 +10,8 @@ import pytest
 
 from celery_redislock import LockBusy, LockLost
 from celery_redislock.exceptions import LockUpgradeError
-from celery_redislock.locks import Lock, ReadWriteLock, Semaphore, aio
-from tests.aio import by_a_task, play, until
+from celery_redislock.locks import Lock, Semaphore, aio
+from tests.aio import by_a_task, until
 from tests.stores import RedisCase
 
 
@@ -122,43 +122,6 @@ async def test_a_cancelled_task_leaves_no_place(case: RedisCase, store: aio.Stor
         await first.release()
         await asyncio.gather(*tasks, return_exceptions=True)
         assert await until(lambda: case.redis.holders("n") == () and case.redis.waiting("n")[0] == 0)
-
-
-def test_tasks_read_together_or_one_writes(case: RedisCase) -> None:
-    """Those behind a writer that waits, wait behind it; threads are in the same line."""
-    order: list[str] = []
-
-    async def story(store: aio.Store) -> None:
-        together = asyncio.Event()
-
-        async def read() -> None:
-            async with aio.ReadWriteLock(store, "n").read:
-                order.append("read")
-                if order.count("read") == 2:
-                    together.set()
-                await asyncio.wait_for(together.wait(), 20)
-
-        async def write() -> None:
-            async with aio.ReadWriteLock(store, "n").write as lock:
-                assert lock.fence is not None
-                order.append("write")
-
-        async def another_reads() -> bool:
-            return await book.read.acquire(0)
-
-        book = aio.ReadWriteLock(store, "n")
-        async with book.read as lock:
-            assert lock.fence is None
-            other = ReadWriteLock(case.redis, "n").read
-            await asyncio.to_thread(lambda: other.acquire(0) and other.release())
-            tasks = await in_line(case, write(), read(), read(), write())
-            assert not await asyncio.create_task(another_reads())
-            async with book.read:  # again: it would wait for the writer, and that for it
-                pass
-        await asyncio.gather(*tasks)
-
-    play(case, story)
-    assert order == ["write", "read", "read", "write"]
 
 
 @by_a_task

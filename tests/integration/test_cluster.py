@@ -262,7 +262,6 @@ def test_every_script_declares_what_it_touches(cluster: Cluster, cluster_case: C
             elif heard["client_type"] == "lua" and rest and "}:" in rest[0]:
                 known = rest[0] in declared or rest[0].partition("}:")[2].startswith(UNNAMED)
                 undeclared += [] if known else [heard["command"]]
-
     assert undeclared == []
     assert scripts >= 12
 

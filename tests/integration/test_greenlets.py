@@ -49,7 +49,6 @@ def test_a_greenlet_that_never_switches_keeps_every_lock_of_its_process(plain_ca
             assert now == before
             rounds += 1
         running.result()
-
     assert rounds > 0
     assert None not in before
     assert plain_case.keys() == []

@@ -5,7 +5,6 @@ one here or in ``tests/unit/locks/test_lock.py``, but for what a ``Lock`` does n
 ``client.lock()``, logs), and what differs by docs/locks.md, "Coming from another library".
 """
 
-import gc
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import closing
@@ -19,7 +18,6 @@ from celery_redislock.locks import Lock, aio
 from tests.aio import play
 from tests.integration.programs import run_program
 from tests.stores import RedisCase
-from tests.waiters import PATIENCE
 
 #: Makes a lock of the name ``n``; its verbs are awaited.
 Make: TypeAlias = Callable[..., Any]
@@ -114,23 +112,6 @@ def test_a_ttl_is_kept_and_a_renewal_counts_from_now(played: Play, case: RedisCa
             assert 100 < (case.remaining() or 0) <= 1000.5
         with pytest.raises(LockOptionError):
             await make().acquire(timeout="0")
-
-    played(story)
-
-
-def test_a_hold_expires_when_nobody_renews_it_or_keeps_the_lock(played: Play) -> None:
-    """Nobody could release it; it is renewed as long as its object is referred to. A wait may last longer."""
-
-    async def story(make: Make) -> None:
-        assert await make(ttl=0.5, auto_renew=False).acquire()
-        kept = make(ttl=1)
-        assert await kept.acquire(timeout=PATIENCE)
-        assert not await make().acquire(timeout=2)
-        del kept
-        gc.collect()
-        again = make()
-        assert await again.acquire(timeout=PATIENCE)
-        await again.release()
 
     played(story)
 

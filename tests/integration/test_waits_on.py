@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,11 +62,6 @@ def _pause(server: EmbeddedServer) -> Iterator[None]:
     server.resume()
 
 
-@contextmanager
-def _nothing(_server: EmbeddedServer) -> Iterator[None]:
-    yield
-
-
 def _cut(server: EmbeddedServer) -> None:
     """Break every connection."""
     with closing(redis.Redis(port=server.port or 0)) as client:
@@ -113,13 +108,13 @@ WORLDS = pytest.mark.parametrize("take", [_by_thread, _by_loop], ids=["thread", 
 
 
 @WORLDS
-@pytest.mark.parametrize("trouble", [_restart, _pause, _nothing], ids=["restarts", "pauses", "cuts"])
+@pytest.mark.parametrize("trouble", [_restart, _pause, nullcontext], ids=["restarts", "pauses", "cuts"])
 def test_who_waits_in_line_waits_on_when_the_server_does_not_answer(
     server: EmbeddedServer, told: Callable[[], int], take: Any, trouble: Any
 ) -> None:
     """Law 9: for as long as it said that it would; it is told once."""
     with closing(RedisCase(server.redis_url, socket_timeout=SOCKET_TIMEOUT)) as case:
-        cut = (lambda: _cut(server)) if trouble is _nothing else lambda: None
+        cut = (lambda: _cut(server)) if trouble is nullcontext else lambda: None
         _waits_through(case, take, told, trouble(server), cut)
 
 

@@ -14,7 +14,7 @@ import pytest
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks import connect
 from celery_redislock.store.redisstore import RedisStore
-from celery_redislock.store.store import Entry, Grant, Promotion, Release, Term
+from celery_redislock.store.store import Entry, Grant, Promotion, Term
 from tests.facts import wait_until
 from tests.servers import EmbeddedServer
 from tests.stores import ABOUT, granted, refused
@@ -220,30 +220,24 @@ PROMOTED = b"$8\r\npromoted\r\n:2\r\n:1\r\n$3\r\nm/1\r\n$3\r\none\r\n"
 THEIRS = b"$4\r\nheld\r\n:1\r\n$3\r\nb/1\r\n:5000\r\n"
 
 
-@pytest.mark.parametrize(
-    ("end", "said"),
-    [
-        (lambda store: store.release("n", A), b"*6\r\n$8\r\nreleased\r\n" + PROMOTED),
-        (lambda store: store.hand_on("n", A, B, 30.0, facts=ABOUT), b"*6\r\n$8\r\nreleased\r\n" + PROMOTED),
-        (lambda store: store.force_release("n"), b"*10\r\n$8\r\nreleased\r\n" + THEIRS + PROMOTED),
-        (
-            lambda store: store.release_and_store("n", A, "key", "{}", 0)[0],
-            b"*7\r\n$6\r\nstored\r\n$8\r\nreleased\r\n" + PROMOTED,
-        ),
-    ],
-    ids=["release", "hand_on", "force_release", "release_and_store"],
-)
 def test_what_the_end_of_a_hold_has_promoted_is_told_at_one_place(
-    server: FakeServer, store: RedisStore, end: Callable[[RedisStore], Release], said: bytes
+    server: FakeServer, store: RedisStore
 ) -> None:
     """Whoever ends a hold need not know what waits for it."""
-    promoted = (Promotion("n", "m/1", b"one", sends=2, kept=1),)
-    server.replies = [[said]]
     told: list[object] = []
     store.on_promoted = told.append
-    answer = end(store)
-    assert (answer.released, answer.promoted) == (True, promoted)
-    assert told == [promoted]
+    released = b"$8\r\nreleased\r\n"
+    ends: list[tuple[Callable[[], Any], bytes]] = [
+        (lambda: store.release("n", A), b"*6\r\n" + released),
+        (lambda: store.hand_on("n", A, B, 30.0, facts=ABOUT), b"*6\r\n" + released),
+        (lambda: store.force_release("n"), b"*10\r\n" + released + THEIRS),
+        (lambda: store.release_and_store("n", A, "key", "{}", 0)[0], b"*7\r\n$6\r\nstored\r\n" + released),
+    ]
+    for end, said in ends:
+        server.replies = [[said + PROMOTED]]
+        answer = end()
+        assert (answer.released, answer.promoted) == (True, told.pop())
+        assert answer.promoted == (Promotion("n", "m/1", b"one", sends=2, kept=1),)
 
 
 @pytest.mark.parametrize("size", [1, 10])

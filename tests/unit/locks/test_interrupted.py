@@ -263,18 +263,3 @@ def test_two_blocks_of_one_semaphore_release_their_own_places() -> None:
     second.check()
     del other
     assert store.holders("n") == ()
-
-
-@pytest.mark.parametrize("kind", ["lock", "permit"])
-def test_what_nobody_refers_to_is_renewed_no_more_wherever_its_end_is_interrupted(kind: str) -> None:
-    """Law 4: nobody is left to release it."""
-    store = MemoryStore()
-    lease, release = taken(store, kind)
-    watchdog_of(store).watch(lease)
-    held = [release]
-    del release
-    assert is_renewed(store)
-    with suppress(Interrupted):
-        interrupt(held.clear, 1)
-    gc.collect()
-    assert not is_renewed(store)

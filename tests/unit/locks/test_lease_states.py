@@ -138,15 +138,6 @@ def test_a_delay_keeps_others_out_for_longer_than_the_lock_is_trusted(
     assert store.holders("n") == ()
 
 
-def test_a_lock_tells_its_states_with_itself(store: FailingStore, clock: ManualClock) -> None:
-    told: list[tuple[Lock, str]] = []
-    lock = lock_on(store, clock, ttl=10.0, on_state=lambda *what: told.append(what))
-    lock.acquire()
-    store.release("n", store.holders("n")[0].token)
-    assert not lock.renew()
-    assert told == [(lock, "lost")]
-
-
 @pytest.mark.parametrize(
     "terms", [{"margin": 0.0}, {"margin": 0.6}, {"margin": "much"}, {"lock_delay": -1}, {"lock_delay": None}]
 )
