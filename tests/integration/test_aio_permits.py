@@ -21,12 +21,6 @@ def case(redis_url: str) -> Iterator[RedisCase]:
         yield case
 
 
-def held(permit: aio.Permit | None) -> aio.Permit:
-    """A hold that must be there."""
-    assert permit is not None
-    return permit
-
-
 async def in_line(case: RedisCase, *asks: Any) -> "list[asyncio.Task[Any]]":
     """Tasks that ask, each when the one before it is in line."""
     tasks = []
@@ -40,16 +34,16 @@ async def in_line(case: RedisCase, *asks: Any) -> "list[asyncio.Task[Any]]":
 async def test_places_are_held_by_tasks_and_threads_alike(case: RedisCase, store: aio.Store) -> None:
     """Never more than the limit; the facts, the rest and the line are told."""
     seats = aio.Semaphore(store, "n", 3)
-    async with seats as first, held(await seats.acquire(timeout=0)) as second:
+    async with seats as first, await seats.acquire(timeout=0) as second:
         assert first.token != second.token
         assert (first.held, first.permits, await seats.available()) == (True, 1, 1)
-        third = held(await asyncio.to_thread(Semaphore(case.redis, "n", 3).acquire, timeout=0))  # type: ignore[arg-type]
+        third = await asyncio.to_thread(Semaphore(case.redis, "n", 3).acquire, timeout=0)  # type: ignore[arg-type]
         assert await seats.acquire(timeout=0) is None
         assert len(await seats.holders()) == 3
         (waits,) = await in_line(case, aio.Semaphore(store, "n", 3, owner="me").acquire())
         assert [hold.owner.split("/")[0] for hold in await seats.waiting()] == ["me"]
         assert await seats.release(third.token)
-        last = held(await waits)
+        last = await waits
         with pytest.raises(LockBusy):
             async with aio.Semaphore(store, "n", 3, wait=0):
                 pytest.fail("the block was entered")
@@ -66,19 +60,19 @@ async def test_places_are_held_by_tasks_and_threads_alike(case: RedisCase, store
     async with seats:
         assert await seats.acquire(timeout=0) is None
         assert await seats.set_limit(None) is None
-        assert held(await seats.acquire(2, timeout=0)).permits == 2
+        assert (await seats.acquire(2, timeout=0)).permits == 2
 
 
 @by_a_task
 async def test_a_place_that_is_lost_is_told_to_its_task(case: RedisCase, store: aio.Store) -> None:
     told: list[aio.Permit] = []
     seats = aio.Semaphore(store, "n", 2, ttl=0.6, on_lost=told.append)
-    permit = held(await seats.acquire())
+    permit = await seats.acquire()
     case.redis.release("n", permit.token)
     assert await asyncio.wait_for(permit.wait_lost(), 10) is True
     assert told == [permit]
     assert not await permit.release()
-    over = held(await seats.acquire())
+    over = await seats.acquire()
     wait = asyncio.create_task(over.wait_lost())
     assert await over.release()
     assert await wait is False
@@ -109,11 +103,11 @@ async def test_a_cancelled_task_leaves_no_place(case: RedisCase, store: aio.Stor
     seats = aio.Semaphore(store, "n", 2)
 
     async def work(permits: int) -> None:
-        async with held(await seats.acquire(permits, timeout=20.0)):
+        async with await seats.acquire(permits, timeout=20.0):
             await asyncio.sleep(0)
 
     for turns in range(40):
-        first = held(await seats.acquire())
+        first = await seats.acquire()
         tasks = [asyncio.create_task(work(permits)) for permits in (1, 2, 1)]
         for _ in range(turns):
             await asyncio.sleep(0)

@@ -416,20 +416,20 @@ def test_a_lock_counts_when_a_replica_of_its_node_has_it() -> None:
                 pass
 
 
-def _transfer(one: str, other: str) -> None:
-    pass
-
-
 def test_several_names_are_refused_when_the_lock_is_made_or_the_task_bound(cluster: Cluster) -> None:
     """Their keys are in different slots, and so no script can take them all or none."""
     with Celery("cluster", set_as_current=False, broker="memory://") as app:
         app.conf.redislock_url = cluster.url
         both = Resources("{one}", "{other}")
+
+        def transfer(one: str, other: str) -> None:
+            pass
+
         declare = app.task(base=SingletonTask, shared=False, lock="while_executing", lock_key=both)
         for refused_ in (
             lambda: Lock(connect(cluster.url), ["a", "b"]),
             lambda: aio.Lock(aio.connect(cluster.url), ["a", "b"]),
-            lambda: declare(_transfer).bind(app),
+            lambda: declare(transfer).bind(app),
         ):
             with pytest.raises(LockOptionError, match="cannot be locked together"):
                 refused_()

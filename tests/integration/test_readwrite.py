@@ -106,10 +106,7 @@ def test_a_downgrade_keeps_the_token_and_lets_those_read_that_are_first(case: St
     mine = book(case)
     with mine.write as writes:
         token = case.holder()
-        with in_line(case, book(case).read.acquire, book(case).write.acquire) as (
-            reads,
-            waits,
-        ):
+        with in_line(case, book(case).read.acquire, book(case).write.acquire) as (reads, waits):
             assert writes.downgrade()
             assert reads.result(PATIENCE)
             assert not waits.done()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from celery_redislock import LockBusy, LockLost, LockOptionError
-from celery_redislock.locks import Lock, Permit, Semaphore
+from celery_redislock.locks import Lock, Semaphore
 from celery_redislock.locks.watchdog import watchdog_of
 from tests.facts import wait_until
 from tests.integration.programs import waiting_programs
@@ -23,43 +23,37 @@ def semaphore(case: StoreCase, limit: int = 3, **options: Any) -> Semaphore:
     return Semaphore(case.store, "n", limit, **options)
 
 
-def held(permit: Permit | None) -> Permit:
-    """A hold that must be there."""
-    assert permit is not None
-    return permit
-
-
 def test_as_many_hold_it_as_its_limit_says_each_on_its_own(case: StoreCase) -> None:
     """Law 1; several holds of one thread count each, and several places are taken all or none."""
-    three = [held(semaphore(case).acquire(timeout=0)) for _ in range(3)]
+    three = [semaphore(case).acquire(timeout=0) for _ in range(3)]
     assert semaphore(case).acquire(timeout=0) is None
     assert {hold.token for hold in semaphore(case).holders()} == {permit.token for permit in three}
     assert semaphore(case).available() == 0
     assert three[1].release()
     assert not three[1].release()
     assert semaphore(case).available() == 1
-    held(semaphore(case).acquire(timeout=0)).release()
+    semaphore(case).acquire(timeout=0).release()
     for permit in (three[0], three[2]):
         permit.check()
         assert permit.release()
     with pytest.raises(LockLost):
         three[0].check()
     assert semaphore(case).holders() == ()
-    two = held(semaphore(case).acquire(2, timeout=0))
+    two = semaphore(case).acquire(2, timeout=0)
     assert semaphore(case).acquire(2, timeout=0) is None
     assert semaphore(case).available() == 1
     assert two.release()
-    held(semaphore(case).acquire(3, timeout=0)).release()
+    semaphore(case).acquire(3, timeout=0).release()
 
 
 def test_who_asks_for_many_is_not_overtaken_by_those_who_ask_for_one(case: StoreCase) -> None:
     """Strictly first come, first served: there is room for one all the time, and it waits behind."""
     seats = semaphore(case)
-    one, two = held(seats.acquire()), held(seats.acquire())
+    one, two = seats.acquire(), seats.acquire()
     order: list[int] = []
 
     def take(places: int) -> None:
-        with held(seats.acquire(places, timeout=PATIENCE)):
+        with seats.acquire(places, timeout=PATIENCE):
             order.append(places)
 
     with in_line(case, lambda: take(3), lambda: take(1)):
@@ -76,14 +70,14 @@ def test_who_asks_for_many_is_not_overtaken_by_those_who_ask_for_one(case: Store
 def test_a_hold_is_released_from_elsewhere_by_its_token(case: StoreCase) -> None:
     """By another thread, or another process; a hold of this process knows that it has ended."""
     seats = semaphore(case, 1)
-    permit = held(seats.acquire())
+    permit = seats.acquire()
     assert semaphore(case, 1).release(permit.token)
     assert not permit.held
     assert not seats.release(permit.token)
     with Semaphore(case.store, "other", 1) as other:
         assert not seats.release(other.token)
         assert other.held
-    again = held(seats.acquire(timeout=0))
+    again = seats.acquire(timeout=0)
     watchdog_of(case.store).forget(again.token)  # as if it were another process's
     assert seats.release(again.token)
     assert again.held
@@ -96,7 +90,7 @@ def test_who_asks_for_more_than_there_is_learns_that_at_once(case: StoreCase) ->
     with pytest.raises(LockOptionError, match="permits=4 is more than its limit, 3"):
         seats.acquire(4)
     assert seats.holders() == seats.waiting() == ()
-    first = held(seats.acquire())
+    first = seats.acquire()
     with in_line(case, lambda: seats.acquire(3, timeout=PATIENCE)) as (waits,):
         seats.set_limit(2)
         with pytest.raises(LockOptionError, match="permits=3 is more than its limit, 2"):
@@ -153,7 +147,7 @@ def test_ten_that_were_killed_at_the_head_cost_two_timeouts_together(quick_case:
     first.acquire()
     with waiting_programs(case, TEN, 1) as (dead,), ThreadPoolExecutor(1) as pool:
         assert wait_until(lambda: case.store.waiting("n")[0] == 10, 60)
-        last = pool.submit(lambda: (held(semaphore(case).acquire(timeout=60)), time.monotonic())[1])
+        last = pool.submit(lambda: (semaphore(case).acquire(timeout=60), time.monotonic())[1])
         assert wait_until(lambda: case.store.waiting("n")[0] == 11, PATIENCE)
         dead.kill()
         dead.wait(10)
@@ -168,12 +162,12 @@ def test_the_places_of_a_killed_process_return_with_its_ttl(quick_case: RedisCas
     """The others hold theirs meanwhile, and renew them."""
     case = quick_case
     seats = Semaphore(case.store, "n", 3, ttl=1.2)
-    mine = held(seats.acquire())
+    mine = seats.acquire()
     with waiting_programs(case, 'Semaphore(store, "n", 3, ttl=1.2).acquire(2)\ntime.sleep(60)', 1) as (dead,):
         assert wait_until(lambda: seats.available() == 0, PATIENCE)
         dead.kill()
         dead.wait(10)
-        with held(seats.acquire(2, timeout=PATIENCE)):
+        with seats.acquire(2, timeout=PATIENCE):
             mine.check()
     assert mine.release()
 
@@ -188,7 +182,7 @@ def test_threads_never_hold_more_than_the_limit(case: StoreCase) -> None:
         seats = semaphore(case, wait=PATIENCE)
         places = 1 + each % 2
         for _ in range(8):
-            with held(seats.acquire(places, timeout=PATIENCE)):
+            with seats.acquire(places, timeout=PATIENCE):
                 with guard:
                     taken.append(places)
                     most.append(sum(taken))

@@ -176,10 +176,7 @@ def test_who_waits_in_line_waits_on_when_a_sentinel_names_another_primary(
 @WORLDS
 def test_who_waits_waits_on_when_a_cluster_elects_another_primary(told: Callable[[], int], take: Any) -> None:
     """However long that takes."""
-    with (
-        running_cluster() as cluster,
-        closing(ClusterCase(cluster, socket_timeout=SOCKET_TIMEOUT)) as case,
-    ):
+    with running_cluster() as cluster, closing(ClusterCase(cluster, socket_timeout=SOCKET_TIMEOUT)) as case:
         node = cluster.node_of("n")
         replica = cluster.nodes[cluster.nodes.index(node) + len(cluster.primaries)]
         _waits_through(case, take, told, _killed(node.server, node.client, case, replica.server))

@@ -29,17 +29,12 @@ Reply = bytes | float | None
 
 
 class FakeServer:
-    """Greets as a server does, and answers script calls with what a test has written down.
-
-    Attributes:
-        replies: for each script call what is done, one after the other; the last one for all that follow.
-        calls: how many there were, by connection.
-        requests: what each call was sent as.
-    """
+    """Greets as a server does, and answers script calls with what a test has written down."""
 
     def __init__(self) -> None:
+        #: For each script call what is done, one after the other; the last one for all that follow.
         self.replies: list[list[Reply]] = []
-        self.calls: list[int] = []
+        self.calls: list[int] = []  # by connection
         self.requests: list[bytes] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         threading.Thread(target=self._accept, daemon=True).start()

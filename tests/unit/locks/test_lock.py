@@ -545,19 +545,21 @@ class TestElsewhere:
             Lock(store, ["a", "b", "c"], token=both.token).acquire()
         assert Lock(store, ["b", "a"], token=both.token).acquire()
 
-    @pytest.mark.parametrize(
-        "token",
-        [
-            *("", b"t", 7, "a\0b", "rubbish", "owner/short", "6a204bd89f3c8348afd5c77c717a097a"),
-            *(f"owner/{'x' * 11}é", f"a\0b/{'x' * 12}", f"\ud800/{'x' * 12}", f"owner/{'x' * 12}\n"),
-        ],
-    )
-    def test_what_is_no_token_is_refused(self, store: FailingStore, token: Any) -> None:
+    def test_what_is_no_token_is_refused_and_that_of_any_owner_taken(self, store: FailingStore) -> None:
         """Not as a hold that was lost, of which nothing may be written any more."""
-        with pytest.raises(LockOptionError, match=r"token=.* is none that this package makes; give"):
-            Lock(store, "n", token=token)
-
-    def test_the_token_of_any_owner_is_taken(self, store: FailingStore) -> None:
+        others: list[Any] = [
+            "",
+            b"t",
+            7,
+            "a\0b",
+            "rubbish",
+            "owner/short",
+            "6a204bd89f3c8348afd5c77c717a097a",
+        ]
+        others += [f"owner/{'x' * 11}é", f"a\0b/{'x' * 12}", f"\ud800/{'x' * 12}", f"owner/{'x' * 12}\n"]
+        for token in others:
+            with pytest.raises(LockOptionError, match=r"token=.* is none that this package makes; give"):
+                Lock(store, "n", token=token)
         for owner in ("line\nbreak", "a/b", "", "née"):
             first = Lock(store, f"n {owner}", owner=owner)
             first.acquire()
@@ -597,41 +599,26 @@ class TestWordsOfOthers:
             assert type(error).__name__ in repr(error)
 
 
-def _unanswered(store: FailingStore, lock: Lock, _patch: pytest.MonkeyPatch) -> None:
-    store.fails = frozenset({"acquire", "release"})
-    lock.acquire()
-
-
-def _interrupted(store: FailingStore, lock: Lock, patch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("how", ["acquire unheard", "acquire cut", "release unheard", "release unsent"])
+def test_what_is_held_without_the_locks_knowing_is_released_later(
+    store: FailingStore, lock: Lock, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """An acquire that nobody answered, or that Ctrl-C cut short; a release that nobody answered, or heard."""
     acquire = store.acquire
 
     def interrupted(*args: Any, **kwargs: Any) -> None:
         acquire(*args, **kwargs)
-        store.fails = frozenset({"release"})
         raise KeyboardInterrupt
 
-    patch.setattr(store, "acquire", interrupted)
-    lock.acquire()
-
-
-def _unreleased(store: FailingStore, lock: Lock, _patch: pytest.MonkeyPatch) -> None:
-    lock.acquire()
-    store.fails = frozenset({"release"})
-    lock.release()
-
-
-def _unsent(store: FailingStore, lock: Lock, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(LockUnavailable, "was_sent", False)
-    _unreleased(store, lock, patch)
-
-
-@pytest.mark.parametrize("how", [_unanswered, _interrupted, _unreleased, _unsent])
-def test_what_is_held_without_the_locks_knowing_is_released_later(
-    store: FailingStore, lock: Lock, monkeypatch: pytest.MonkeyPatch, how: Callable[..., None]
-) -> None:
-    """An acquire that nobody answered, or that Ctrl-C cut short; a release that nobody answered, or heard."""
+    verb = how.split(maxsplit=1)[0]
+    if verb == "release":
+        lock.acquire()
+    monkeypatch.setattr(LockUnavailable, "was_sent", how != "release unsent")
+    if how == "acquire cut":
+        monkeypatch.setattr(store, "acquire", interrupted)
+    store.fails = frozenset({"release"} if how == "acquire cut" else {verb, "release"})
     with pytest.raises((LockUnavailable, KeyboardInterrupt)):
-        how(store, lock, monkeypatch)
+        getattr(lock, verb)()
     assert store.inspect("n") is not None
     assert not lock.held
     store.fails = frozenset()

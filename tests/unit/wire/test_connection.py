@@ -91,10 +91,7 @@ def test_a_url_is_read_as_celery_and_django_users_write_it(url: str, expected: d
         *((f"redis://host{more}", "redis://host:port/db") for more in ("/0?db=x", "/shop", "/1/2")),
         ("redis://host/0?credential_provider=vault", "redis://host:port/db"),
         ("redis://h?socket_timeot=1", "has the option 'socket_timeot', which redis-py does not know"),
-        (
-            "redis://h/0?ssl_cert_reqs=none",
-            "'ssl_cert_reqs', which redis-py does not know for this kind",
-        ),
+        ("redis://h/0?ssl_cert_reqs=none", "'ssl_cert_reqs', which redis-py does not know for this kind"),
         ("sentinel://a?master_name=m&nonsense=1", "'nonsense'"),
         ("sentinel://:hunter2@a/0", r"does not say which primary to ask the Sentinels for \(\?master_name="),
         ("redis+cluster://:hunter2@h,i:2/1", "a Cluster has one database, 0"),
