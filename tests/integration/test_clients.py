@@ -1,7 +1,7 @@
 """Stores made from clients, where the contract does not look: frozen servers, replicas, Sentinels, gevent."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
@@ -23,22 +23,18 @@ from tests.stores import ABOUT, granted
 A, B = "job-a/1", "job-b/1"
 
 
-@pytest.fixture
-def own_server() -> Iterator[EmbeddedServer]:
-    """A server of one test."""
-    with EmbeddedServer(port=0) as server:
-        yield server
-
-
 def client_of(server: PackagesServer, **options: Any) -> redis.Redis:
     return client_at(server.redis_url, **{**BOUNDED, **options})
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["connected", "new"])
-def test_a_frozen_server_is_waited_for_as_long_as_told(own_server: EmbeddedServer, *, is_known: bool) -> None:
+def test_a_frozen_server_is_waited_for_as_long_as_told(*, is_known: bool) -> None:
     """Law 9: with redis-py's defaults it is a minute. Once it answers, the store does, too."""
     theirs = {"socket_timeout": 60, "retry": redis.retry.Retry(redis.backoff.NoBackoff(), 9)}
-    with closing(connect(client_of(own_server, **theirs), socket_timeout=0.4)) as store:
+    with (
+        EmbeddedServer(port=0) as own_server,
+        closing(connect(client_of(own_server, **theirs), socket_timeout=0.4)) as store,
+    ):
         if is_known:
             granted(store.acquire("n", A, 30.0, facts=ABOUT))
         own_server.pause()

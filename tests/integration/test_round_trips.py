@@ -1,11 +1,10 @@
 """What a lock costs in trips, counted by the server itself."""
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 
 import pytest
 
-from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.store.store import Mark, Renewal, Term
 from tests.stores import ABOUT, FACTS, RedisCase, granted, refused
 from tests.trips import Trips
@@ -13,26 +12,18 @@ from tests.trips import Trips
 A, B = "job-a/1", "job-b/1"
 
 
-@pytest.fixture(scope="module")
-def own_server() -> Iterator[EmbeddedServer]:
-    """A server nobody else talks to."""
-    with EmbeddedServer() as server:
-        yield server
-
-
 @pytest.fixture
-def case(own_server: EmbeddedServer) -> Iterator[RedisCase]:
-    """A store whose server knows its scripts and whose connection is open."""
-    with closing(RedisCase(own_server.redis_url)) as case:
-        store = case.redis
-        granted(store.acquire("warm", A, 30.0, facts=ABOUT))
-        store.renew([Term("warm", A, 30.0)])
-        store.release("warm", A)
-        store.hand_on("warm", A, B, 30.0, facts=ABOUT)
-        store.inspect("warm")
-        store.names()
-        store.force_release("warm")
-        yield case
+def case(lone_case: RedisCase) -> RedisCase:
+    """A store whose server, which nobody else asks, knows its scripts, and whose connection is open."""
+    store = lone_case.redis
+    granted(store.acquire("warm", A, 30.0, facts=ABOUT))
+    store.renew([Term("warm", A, 30.0)])
+    store.release("warm", A)
+    store.hand_on("warm", A, B, 30.0, facts=ABOUT)
+    store.inspect("warm")
+    store.names()
+    store.force_release("warm")
+    return lone_case
 
 
 @contextmanager

@@ -12,7 +12,8 @@ from celery_redislock.locks import Lock, LockStore, ReadWriteLock, Semaphore, ai
 from tests.aio import play, until
 from tests.facts import wait_until
 from tests.pages import acl_rule
-from tests.stores import RedisCase, start_server
+from tests.servers import EmbeddedServer
+from tests.stores import RedisCase
 from tests.tls import WAYS, tls_server
 from tests.waiters import PATIENCE, in_line
 
@@ -24,30 +25,21 @@ SOCKET_TIMEOUT = 0.5
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisCase]:
     """A store that is connected so, and a client beside it that may see everything."""
     with ExitStack() as stack:
-
-        def started(name: str = "embedded", **options: Any) -> Any:
-            server = start_server(name, **options)
-            stack.callback(server.stop)
-            return server
-
-        def connected(url: str, admin: str) -> RedisCase:
-            return stack.enter_context(
-                closing(RedisCase(url, client_url=admin, socket_timeout=SOCKET_TIMEOUT))
-            )
-
         if request.param in WAYS:
             server, url = stack.enter_context(tls_server(request.param, tmp_path))
-            yield connected(url, server.redis_url)
         elif request.param == "unix socket":
-            url = started().redis_url
+            server = stack.enter_context(EmbeddedServer())
+            url = server.redis_url
             assert url.startswith("unix://")
-            yield connected(url, url)
         else:
-            server = started(port=0)
-            case = connected(f"redis://locks:password@127.0.0.1:{server.port}/0", server.redis_url)
+            server = stack.enter_context(EmbeddedServer(port=0))
+            url = f"redis://locks:password@127.0.0.1:{server.port}/0"
+        case = RedisCase(url, client_url=server.redis_url, socket_timeout=SOCKET_TIMEOUT)
+        stack.enter_context(closing(case))
+        if "ACL" in request.param:
             rule = [word.replace("~redislock:", f"~{case.prefix}:") for word in acl_rule()]
-            case.client.execute_command(*rule)  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
-            yield case
+            case.client.execute_command(*rule)
+        yield case
 
 
 def _places(store: LockStore) -> Any:
