@@ -199,7 +199,7 @@ def test_silent_servers_cost_one_timeout_together_and_then_none(
     if number == 2:
         dying.quorum.release("n", A)
         assert _seconds(lambda: [_cycle(dying) for _ in range(4)]) < TIMEOUT
-        for each in dying.quorum._servers[:2]:
+        for each in dying.quorum._scripts._servers[:2]:
             each._again_at = 0.0  # it is tried again now, and not waited for
         assert _seconds(lambda: _cycle(dying)) < TIMEOUT
 
