@@ -1,4 +1,4 @@
-"""Locks of coroutines on a Cluster: on all its nodes, in order, and while a slot moves or a primary dies."""
+"""Locks of coroutines on a Cluster: on all its nodes, in order, and while a slot moves."""
 
 import asyncio
 import threading
@@ -22,15 +22,11 @@ pytestmark = pytest.mark.xdist_group("cluster")
 NAMES = [f"name-{number}" for number in range(20)]
 
 
-def _place(cluster: Cluster) -> dict[str, Any]:
-    return {"host": "127.0.0.1", "port": cluster.living[0].server.port}
-
-
 #: Ways to name a Cluster.
 WAYS: dict[str, Callable[[Cluster], Any]] = {
     "URL": lambda cluster: cluster.url,
-    "callable": lambda cluster: lambda: redis.RedisCluster(**_place(cluster)),
-    "client": lambda cluster: redis.asyncio.RedisCluster(**_place(cluster)),
+    "callable": lambda cluster: lambda: redis.RedisCluster("127.0.0.1", cluster.living[0].server.port),
+    "client": lambda cluster: redis.asyncio.RedisCluster("127.0.0.1", cluster.living[0].server.port),
 }
 
 

@@ -1,4 +1,4 @@
-"""Locks on a Cluster: on all its nodes, while slots move, and while a primary dies."""
+"""Locks on a Cluster: on all its nodes, and while slots move."""
 
 import signal
 import threading

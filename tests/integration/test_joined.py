@@ -150,21 +150,6 @@ def _hold_ab(case: RedisCase) -> None:
         case.take("holder/1", name=name)
 
 
-def _end_one_while_it_pauses(case: RedisCase, paused: str, name: str) -> None:
-    """Release a lock when it has given no sign of life for longer than it may, another one in both lines."""
-    assert wait_until(lambda: all({*line} - {paused} for line in _lines(case)), PATIENCE)
-    for each in "ab":
-        # Unless that came by itself, and it has left.
-        case.client.zadd(case.key(each, "until"), {paused: 1}, xx=True)
-    case.redis.release(name, "holder/1")
-
-
-def _end_the_other(case: RedisCase, name: str) -> None:
-    """When the one that has paused is in both lines again."""
-    assert wait_until(lambda: list(map(len, _lines(case))) == [2, 2], PATIENCE)
-    case.redis.release("ba"["ab".index(name)], "holder/1")
-
-
 @pytest.mark.parametrize("name", ["a", "b"])
 @pytest.mark.parametrize("steps", [2, 4, 6])
 def test_one_that_pauses_while_it_waits_enters_all_lines_anew(case: RedisCase, steps: int, name: str) -> None:
@@ -178,12 +163,17 @@ def test_one_that_pauses_while_it_waits_enters_all_lines_anew(case: RedisCase, s
     [[first], _] = _lines(case)
     with ThreadPoolExecutor(2) as pool:
         behind = pool.submit(lambda: other.acquire(PATIENCE) and other.release())
-        _end_one_while_it_pauses(case, first, name)
-        ended = pool.submit(_end_the_other, case, name)
+        # It has given no sign of life for longer than it may, and another one is in both lines.
+        assert wait_until(lambda: all({*line} - {first} for line in _lines(case)), PATIENCE)
+        for each in "ab":
+            case.client.zadd(case.key(each, "until"), {first: 1}, xx=True)
+        case.redis.release(name, "holder/1")
+        ended = pool.submit(wait_until, lambda: list(map(len, _lines(case))) == [2, 2], PATIENCE)
+        ended.add_done_callback(lambda _: case.redis.release("ba"["ab".index(name)], "holder/1"))
         with suppress(StopIteration):
             while True:
                 step = asking.send(step(paused._store))
-        assert ended.result(PATIENCE) is None
+        assert ended.result(PATIENCE)
         assert paused.release()
         assert behind.result(PATIENCE)
 

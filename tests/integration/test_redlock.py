@@ -23,7 +23,7 @@ from tests.history import Interval, violations
 from tests.integration.programs import PROLOGUE
 from tests.pages import ROOT
 from tests.servers import EmbeddedServer
-from tests.stores import ABOUT, FACTS, QuorumCase, granted
+from tests.stores import ABOUT, QuorumCase, granted
 from tests.trips import Trips
 
 A, B, C = "job-a/1", "job-b/1", "job-c/1"
@@ -108,12 +108,6 @@ def patient(servers: list[EmbeddedServer], proxies: list[FaultyProxy]) -> Iterat
 
 def _take(case: QuorumCase, token: str = A, ttl: float = 30.0) -> Any:
     return case.quorum.acquire("n", token, ttl, facts=ABOUT)
-
-
-def _put(case: QuorumCase, token: str, at: Sequence[int]) -> None:
-    """Let somebody hold the lock on these servers."""
-    for number in at:
-        case.each[number].client.set(case.each[number].key(), f"{token}\0{json.dumps(FACTS)}", px=30_000)
 
 
 def _seconds(call: Callable[[], object]) -> float:
@@ -350,7 +344,7 @@ def test_a_fence_grows_although_each_majority_is_another(far: QuorumCase, proxie
     fences = []
     for away in ([3, 4], [0, 1], [2, 3], [0, 4]):
         for number in away:
-            _put(far, B, [number])  # it does not vote for us
+            far.each[number].client.set(far.each[number].key(), f"{B}\0{{}}", px=30_000)  # it does not vote
         fences.append(granted(_take(far)).fence)
         far.quorum.release("n", A)
         far.quorum.force_release("n")

@@ -42,15 +42,13 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisCase]:
         yield case
 
 
-def _places(store: LockStore) -> Any:
-    """All places of a semaphore."""
-    return Semaphore(store, "n", 2).acquire(2, timeout=0)
-
-
 #: For each kind who holds, and who waits for it.
 KINDS: list[tuple[Callable[[LockStore], Any], Callable[[LockStore], Any]]] = [
     (lambda store: Lock(store, "n"), lambda store: Lock(store, "n", wait=PATIENCE)),
-    (_places, lambda store: Semaphore(store, "n", 2, wait=PATIENCE)),
+    (
+        lambda store: Semaphore(store, "n", 2).acquire(2),
+        lambda store: Semaphore(store, "n", 2, wait=PATIENCE),
+    ),
     (
         lambda store: ReadWriteLock(store, "n").read,
         lambda store: ReadWriteLock(store, "n", wait=PATIENCE).write,
