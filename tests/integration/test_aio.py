@@ -28,7 +28,6 @@ from tests.stores import RedisCase
 
 #: Seconds: the socket timeout of the stores here. A hand-off lives for two of them.
 SOCKET_TIMEOUT = 0.5
-HAND_OFF = 2 * SOCKET_TIMEOUT
 
 #: What a look, or a timer of the loop, may be late on two busy cores.
 MARGIN = 0.6
@@ -54,7 +53,7 @@ def waiting(case: RedisCase, name: str = "n") -> int:
 
 def no_trace(case: RedisCase) -> bool:
     """Whether nothing is left on the server, once the bells that have just been rung have expired."""
-    return wait_until(lambda: case.keys() == [], HAND_OFF + 2 * MARGIN)
+    return wait_until(lambda: case.keys() == [], 2 * (SOCKET_TIMEOUT + MARGIN))
 
 
 async def finished(task: "asyncio.Task[Any]") -> BaseException | None:
