@@ -82,6 +82,23 @@ def test_a_callback_that_would_have_to_be_awaited_is_refused(kind: str) -> None:
         KINDS[kind](on_lost=call)
 
 
+def test_each_refusal_names_its_lock_alike() -> None:
+    """In quotes: its name is any text. Whichever value is wrong, and whenever that is found."""
+    store = MemoryStore()
+    seats = Semaphore(store, "my book", 2)
+    permit = seats.acquire(timeout=0)
+    assert permit is not None
+    for ask in (
+        lambda: Lock(store, "my book", ttl=0),
+        lambda: Lock(store, "my book", timeout=3),  # type: ignore[arg-type]
+        lambda: Lock(store, "my book", token=""),
+        lambda: Lock(store, "my book", token=permit.token).acquire(),
+        lambda: seats.acquire(3),
+    ):
+        with pytest.raises(LockOptionError, match=r"\A'my book': "):
+            ask()
+
+
 @pytest.mark.parametrize("make", [connect, aio.connect])
 @pytest.mark.parametrize(
     ("gone", "instead"),
