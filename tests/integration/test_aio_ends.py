@@ -62,11 +62,14 @@ async def test_a_generator_that_is_left_releases_what_it_holds(
 ) -> None:
     """Law 4. asyncio closes it in a task of its own, while the one that has left it goes on."""
     trouble: list[Any] = []
+    ended: list[int] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, told: trouble.append(told))
-    async for _ in numbers(block(store), []):
+    async for _ in numbers(block(store), ended):
         break
     gc.collect()
     assert await until(lambda: is_free(case), TTL / 2)
+    # Its connection is back as well: who closes the store meanwhile would leave that open.
+    assert await until(lambda: ended == [1])
     assert trouble == []
 
 
