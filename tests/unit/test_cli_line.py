@@ -297,13 +297,17 @@ class TestDropped:
 
         errback = shop.unique(note, name="shop.note", lock=None)
         park(shop, task, "e", link_error=errback.s(), chain=[task.si(8).set(task_id="next")])
-        park(shop, task, "f", ignore_result=True)
-        assert call(shop, "waiting", KEY, "--drop", "f", "--reason", "x", "--yes").exit_code == 0
-
         assert call(shop, "waiting", KEY, "--drop", "e", "--reason", "x", "--yes").exit_code == 0
 
         assert [(id_, type(error)) for id_, error in heard] == [("e", TaskRevokedError)]
-        assert [shop.state(each) for each in ("e", "next", "f")] == ["REVOKED", "REVOKED", "PENDING"]
+        assert (shop.state("e"), shop.state("next")) == ("REVOKED", "REVOKED")
+
+    def test_a_task_that_ignores_results_gets_none(self, shop: Shop) -> None:
+        task = shop.unique(body, ignore_result=True, **LOCK)
+        held(shop)
+        park(shop, task, "a")
+        assert call(shop, "waiting", KEY, "--drop", "a", "--reason", "x", "--yes").exit_code == 0
+        assert shop.state("a") == "PENDING"
 
     def test_its_chord_ends(self, shop: Shop, task: Any) -> None:
         """As with any part that fails: the parts that ran are done, and its result says why there is none."""
