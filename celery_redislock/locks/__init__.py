@@ -78,7 +78,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery_redislock.exceptions import LockOptionError
-from celery_redislock.locks.terms import check_connect, refuse_others
+from celery_redislock.locks.terms import OF_CONNECT, check_connect, refuse_others
 
 if TYPE_CHECKING:
     from celery_redislock.locks.lease import Lease
@@ -165,7 +165,7 @@ def connect(
     from celery_redislock.store.cluster import store_on  # noqa: PLC0415  imports redis
     from celery_redislock.wire.client import reach  # noqa: PLC0415  imports redis
 
-    refuse_others("connect", others)
+    refuse_others("connect", others, OF_CONNECT)
     check_connect("connect", prefix, socket_timeout)
     if isinstance(url, list | tuple):
         return _quorum(url, min_replicas, prefix=prefix, socket_timeout=socket_timeout)

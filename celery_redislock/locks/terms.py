@@ -14,9 +14,14 @@ _OTHERS = {
     "blocking_timeout": "wait= says how long a block waits",
     "blocking": "acquire(0) asks once and does not wait",
     "expire": "ttl= says how long the server keeps it",
+    "thread_local": "each thread holds for itself; Lock(..., token=lock.token) continues a hold elsewhere",
+}
+
+#: Options that ``connect`` had, or that redis-py has, and what there is instead.
+OF_CONNECT = {
     "sync": "set appendfsync always on the lock server: it answers only what is on its disk",
     "through": "give a URL, or a redis.Redis, whose options are taken",
-    "thread_local": "each thread holds for itself; Lock(..., token=lock.token) continues a hold elsewhere",
+    "timeout": "socket_timeout= says how long one answer may take",
 }
 
 #: Half of a character: no bytes of UTF-8 stand for it.
@@ -113,10 +118,10 @@ def check_token(name: object, token: object) -> None:
         raise LockOptionError(repr(name), [problem])
 
 
-def refuse_others(where: str, others: Mapping[str, object]) -> None:
+def refuse_others(where: str, others: Mapping[str, object], instead: Mapping[str, str] = _OTHERS) -> None:
     """Raise :class:`LockOptionError` for options that it does not have, and say what to write instead."""
     problems = [
-        f"{other}={value!r} is no option here: {_OTHERS.get(other, 'leave it out')}"
+        f"{other}={value!r} is no option here: {instead.get(other, 'leave it out')}"
         for other, value in others.items()
     ]
     if problems:

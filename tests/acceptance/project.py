@@ -118,7 +118,6 @@ DECLARED: Mapping[str, Mapping[str, Any]] = {
     },
     "while_executing_by_3": {**_RUNNING, "lock_limit": 3},
     "while_executing_by_3_acks_late": {**_RUNNING, **_LATE, "lock_limit": 3},
-    "while_executing_by_2": {**_RUNNING, "lock_limit": 2, "lock_ttl": SHORT_LEASE},
     "while_executing_as_said": {**_RUNNING, "lock_limit": _limit_of},
     "executed_by_3": {"lock_limit": 3},
     #: Their ``lock_limit`` is the plan's ``limit``, and 3 without.

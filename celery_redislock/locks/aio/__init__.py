@@ -28,7 +28,7 @@ from celery_redislock.locks.aio.lock import Lock
 from celery_redislock.locks.aio.readwrite import ReadWriteLock
 from celery_redislock.locks.aio.semaphore import Permit, Semaphore
 from celery_redislock.locks.aio.store import Store, Verbs
-from celery_redislock.locks.terms import check_connect, refuse_others
+from celery_redislock.locks.terms import OF_CONNECT, check_connect, refuse_others
 from celery_redislock.store.redisstore import RedisStore
 from celery_redislock.wire.client import made_by
 from celery_redislock.wire.connection import Connections, is_cluster, pool_of
@@ -65,7 +65,7 @@ def connect(
     Raises:
         LockOptionError: the server cannot be reached so, or the timeout is no number of seconds in range.
     """
-    refuse_others("aio.connect", others)
+    refuse_others("aio.connect", others, OF_CONNECT)
     check_connect("aio.connect", prefix, socket_timeout)
     options: Any = {"prefix": prefix, "strict_fence": strict_fence, "min_replicas": min_replicas}
     made: Any = made_by(server, "aio.connect") if callable(server) else server

@@ -102,7 +102,12 @@ def test_each_refusal_names_its_lock_alike() -> None:
 @pytest.mark.parametrize("make", [connect, aio.connect])
 @pytest.mark.parametrize(
     ("gone", "instead"),
-    [("sync", "set appendfsync always"), ("through", "give a URL"), ("db", "leave it out")],
+    [
+        ("sync", "set appendfsync always"),
+        ("through", "give a URL"),
+        ("timeout", "socket_timeout="),
+        ("db", "leave it out"),
+    ],
 )
 def test_a_store_says_what_to_write_for_an_option_that_it_does_not_have(
     make: Any, gone: str, instead: str
