@@ -25,7 +25,9 @@ class EmbeddedServer(embedded.EmbeddedServer):
         self, *, data_dir: Path | str | None = None, extra_args: Sequence[str] = (), **options: Any
     ) -> None:
         """Take what the package's server takes, and a directory to keep the data in."""
-        durable = ["--appendonly", "yes", "--dir", str(data_dir)] if data_dir else []
+        # Rewritten, the file would not say any more what happened: some read it as a record.
+        whole = ["--auto-aof-rewrite-percentage", "0"]
+        durable = ["--appendonly", "yes", "--dir", str(data_dir), *whole] if data_dir else []
         super().__init__(extra_args=[*extra_args, *durable], **options)
 
     @property

@@ -368,3 +368,12 @@ def test_the_record_of_a_real_server_tells_who_was_parked_and_handed_on(tmp_path
         with redis.Redis.from_url(server.redis_url) as client:
             client.set("redislock:{n}:lock", f"d/1\0{turn}", px=30_000)
         assert len(Lines().read(written(tmp_path)).out_of_turn) == 1
+
+
+def test_a_server_keeps_its_record_whole_however_long_it_is(tmp_path: Path) -> None:
+    """Redis rewrites its file above 64 MB, and what became of a message is not in it any more."""
+    with (
+        EmbeddedServer(data_dir=tmp_path) as server,
+        redis.Redis.from_url(server.redis_url, decode_responses=True) as client,
+    ):
+        assert client.config_get("auto-aof-rewrite-percentage") == {"auto-aof-rewrite-percentage": "0"}
