@@ -82,6 +82,10 @@ class SingletonTask(Task):
     #: What a duplicate that is skipped on the worker returns, in state SUCCESS, or a callable that is given
     #: the conflict and returns that; ``None``: it ends as REVOKED.
     lock_skip_result: Any = None
+    #: Seconds without another call until one starts, with the last one's arguments, at least 1; none.
+    lock_debounce: "types.Seconds | None" = None
+    #: Longest time in seconds from the first of such calls until one starts; none.
+    lock_debounce_max: "types.Seconds | None" = None
     #: How many may hold one key at once, or a callable that is given the arguments by name; 1.
     lock_limit: "types.LimitChoice" = None
     #: Seconds a run's lease outlives its last renewal; 30, at least 0.1.

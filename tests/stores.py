@@ -6,6 +6,7 @@ test's keys: none but those of lines may be without a time to live, whatever was
 
 import json
 import os
+import re
 import secrets
 import shutil
 from abc import ABC, abstractmethod
@@ -103,6 +104,10 @@ class StoreCase(ABC):
         """Let the time come until which an entry of a line waits at most."""
 
     @abstractmethod
+    def come_due(self, id_: str, name: str = "n") -> None:
+        """Let the time come before which an entry of a line does not start."""
+
+    @abstractmethod
     def bounded(self, name: str = "n") -> set[str]:
         """The entries of a line that wait for some time at most."""
 
@@ -148,6 +153,9 @@ class MemoryCase(StoreCase):
     def make_late(self, id_: str, name: str = "n") -> None:
         assert id_ in self.bounded(name)
         self.memory._change(name, id_, until=self.clock())
+
+    def come_due(self, id_: str, name: str = "n") -> None:
+        self.memory._change(name, id_, due=0.0)
 
     def bounded(self, name: str = "n") -> set[str]:
         return {each.id for each in self.memory._lines.get(name, ()) if each.until < float("inf")}
@@ -230,13 +238,18 @@ class RedisCase(StoreCase):
     def make_late(self, id_: str, name: str = "n") -> None:
         assert self.client.zadd(self.key(name, "until"), {id_: 1}, xx=True, ch=True) == 1
 
+    def come_due(self, id_: str, name: str = "n") -> None:
+        entry: Any = self.client.hget(self.key(name, "parked"), id_)
+        assert re.search(rb'{"due":[1-9]\d*', entry)
+        self.client.hset(self.key(name, "parked"), id_, re.sub(rb'{"due":\d+', b'{"due":1', entry, count=1))
+
     def bounded(self, name: str = "n") -> set[str]:
         found: Any = self.client.zrange(self.key(name, "until"), 0, -1)
         return {id_.decode() for id_ in found}
 
     def check_every_key_expires(self) -> None:
         # What waits in a line is data, as what is in a queue: it lives until it is served.
-        data = ("}:line", "}:parked", "}:sent", "}:until", ":lines", self.queue())
+        data = ("}:line", "}:parked", "}:sent", "}:until", "}:merge", ":lines", self.queue())
         keys = [key for key in self.all_keys() if key not in self.foreign and not key.endswith(data)]
         assert [key for key in keys if self.client.pttl(key) == -1] == []
 
@@ -328,7 +341,7 @@ class QuorumCase(StoreCase):
     def _nothing(self, *_: object) -> Any:
         raise NotImplementedError("a quorum keeps neither lines nor permits")
 
-    expire_permit = pushed = lines = make_due = make_late = bounded = _nothing
+    expire_permit = pushed = lines = make_due = make_late = come_due = bounded = _nothing
 
 
 def park(

@@ -1,7 +1,7 @@
 """The command that answers "task X does not run": ``explain``."""
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -22,6 +22,8 @@ from celery_redislock.cli.subject import (
 )
 from celery_redislock.declaring.declaration import declaration_of, is_unique
 from celery_redislock.declaring.kinds import hint
+from celery_redislock.declaring.options import LockOptions
+from celery_redislock.declaring.scopes import WAITING
 from celery_redislock.declaring.server import settings_of
 from celery_redislock.exceptions import RedisLockError
 from celery_redislock.locks.force import told_of_force
@@ -39,6 +41,7 @@ _BECOMES = {
     "skip": "be skipped",
     "raise": "fail with DuplicateTask",
     "wait": "wait in line",
+    "coalesce": "take the place of the one of its task that waits, or wait in line",
     "callable": "be decided about by the task's on_conflict callable",
 }
 
@@ -151,7 +154,7 @@ def explain(server: LockServer, words: tuple[str, ...], quick: bool) -> Answer:
             for place in subject.places[:1]
             if place.rank
         ),
-        *_rows_of_locks(server, subject, lengths, limits),
+        *_rows_of_locks(server, subject, firsts, limits),
         *missing,
         *(("handed on", _told_of_sends(place)) for place in firsts[:SHOWN] if not place.rank),
         *(("broker", server.told_of_unserved(*each)) for each in unserved.items()),
@@ -284,8 +287,9 @@ def _elsewhere(server: LockServer, subject: Subject) -> list[_Row]:
 
 
 def _rows_of_locks(
-    server: LockServer, subject: Subject, lengths: Mapping[str, int], limits: Mapping[str, Limit]
+    server: LockServer, subject: Subject, firsts: Sequence[Place], limits: Mapping[str, Limit]
 ) -> Iterator[_Row]:
+    lengths = {place.waiter.key: place.length for place in firsts if place.length}
     if subject.is_former:
         remedy = hint(subject.name, server.tasks(), "no worker of this app runs its messages")
         yield "task", f"{subject.name} is no task of this app: renamed, or removed; {remedy}"
@@ -304,7 +308,9 @@ def _rows_of_locks(
         yield "held by", f"… {len(subject.holders) - SHOWN} others; {server.command} list shows them all"
     for key in subject.keys:
         if key in lengths:
-            yield "in line", f"{lengths[key]} wait for {key}; {server.command} waiting {key}"
+            first = next(place for place in firsts if place.waiter.key == key)
+            told = output.told_of(first.waiter)
+            yield "in line", f"{lengths[key]} wait for {key}{told}; {server.command} waiting {key}"
         if key in limits:
             yield "limit", output.of_limit(limits[key])
 
@@ -318,6 +324,15 @@ def _told_of_sends(place: Place) -> str:
     """Tell of a message that was handed its lock."""
     times = f", sent {place.sends} times," if place.sends > 1 else ""
     return f"{place.waiter.owner}{times} has not started"
+
+
+def _if_free(options: LockOptions, becomes: str, in_line: int) -> str:
+    """Tell what a call would do whose key nobody holds."""
+    if options.lock_debounce is not None:
+        return f"start when no other one has come for {options.lock_debounce:g} s"
+    if in_line:
+        return f"{becomes}: {in_line} wait, and the first of them gets the lock"
+    return "be published, and start as soon as a worker has it"
 
 
 def _now(server: LockServer, subject: Subject, in_line: int) -> str:
@@ -341,10 +356,8 @@ def _now(server: LockServer, subject: Subject, in_line: int) -> str:
             return f"a call now would be published, and start as soon as a worker has it ({holds_nothing})"
         behind = f" behind {in_line} others" if in_line else ""
         return f"a call now would be published; its run would {becomes}{behind} ({holds_nothing})"
-    if refusal is None and in_line:
-        return f"a call now would {becomes}: {in_line} wait, and the first of them gets the lock"
     if refusal is None:
-        return "a call now would be published, and start as soon as a worker has it"
+        return f"a call now would {_if_free(options, becomes, in_line)}"
     holder = Holder.of(refusal.hold)
     why = "its period has not passed" if holder.state == "period" else holder.state
     unless = "; made on that machine it is accepted, if the processes are dead" if holder.is_late else ""
@@ -352,7 +365,7 @@ def _now(server: LockServer, subject: Subject, in_line: int) -> str:
 
 
 def _label(each: Refused) -> str:
-    return "had to wait" if each.hold.facts.get("on_conflict") == "wait" else "skipped"
+    return "had to wait" if each.hold.facts.get("on_conflict") in WAITING else "skipped"
 
 
 def _told(each: Refused) -> str:

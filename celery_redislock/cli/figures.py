@@ -21,7 +21,7 @@ from celery_redislock.cli.subject import LockServer, Trouble, as_json_option
 from celery_redislock.exceptions import RedisLockError
 
 #: What is counted, in the order in which it is shown.
-EVENTS = ("accepted", "started", "skipped", "asked", "waited", "lost", "forced", "restored")
+EVENTS = ("accepted", "started", "skipped", "asked", "waited", "merged", "lost", "forced", "restored")
 
 #: Upper bounds in seconds of how long calls wait and runs hold, as the scripts have them (history.lua).
 BOUNDS = ("0.1", "0.5", "1", "5", "15", "60", "300", "900", "3600", "inf")
@@ -96,10 +96,11 @@ def stats(ctx: click.Context, task: str | None, watch: float | None, as_json: bo
     """Show what was counted of each task, what its calls hold now, and how many wait.
 
     \b
-    ACCEPTED  claims taken at publish, or by a worker   WAITED    messages that were put into a line
+    ACCEPTED  claims taken at publish, or by a worker   MERGED    calls of which only the newest runs
     STARTED   runs that took their lock                 LOST      runs that lost their lock
     SKIPPED   calls and runs that were refused          FORCED    locks that were released by force
     ASKED     the same, if on_conflict is a callable    RESTORED  messages of killed workers
+    WAITED    messages that were put into a line
     LATE      runs that hold a lock whose renewal is overdue: most likely dead
 
     Counting starts again after 30 days. With redislock_metrics the mean time that calls waited and runs held

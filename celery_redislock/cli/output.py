@@ -48,6 +48,12 @@ def life(holder: Holder) -> str:
     return f"its claim expires in {end}, unless a worker that has its message, or finds it, extends that"
 
 
+def told_of(waiter: Holder) -> str:
+    """Tell when one that waits in line is due, and how many calls were merged into it, if that is so."""
+    due = "" if waiter.due is None else f", due in {duration(max(0.0, waiter.due - time.time()))}"
+    return due + (f", merged {waiter.merged} calls" if waiter.merged else "")
+
+
 def limit_as_json(limit: Limit | None) -> dict[str, Any] | None:
     """Return the object of ``--json`` for a limit that was set."""
     return None if limit is None else {"limit": limit.value, "expires_in": limit.expires_in, **limit.facts}

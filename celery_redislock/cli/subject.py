@@ -86,7 +86,7 @@ def table_of(places: Sequence[Place]) -> list[str]:
         since = output.duration(output.age(one))
         # Of several locks that is known under the first.
         sent = f", sent {sends}x" if sends else ""
-        place = f"{rank} of {length}" if rank else f"handed on{sent}"
+        place = f"{rank} of {length}{output.told_of(one)}" if rank else f"handed on{sent}"
         rows.append([one.key, place, one.task, one.owner, output.process(one), since, one.about])
     if not any(row[-1] for row in rows[1:]):
         rows = [row[:-1] for row in rows]

@@ -73,6 +73,8 @@ def override(
         values["on_conflict"] = conflict.over(base.on_conflict)
     options = freeze(values)
     problems += problems_of(options, own, where, parameters)
+    if "lock_period" in own and base.client == "coalesce" and not options.lock_debounce:
+        problems.append("lock_period does not go with the task's on_conflict='coalesce'; leave it out")
     if problems:
         raise LockOptionError(where, problems)
     return options

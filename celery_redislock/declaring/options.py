@@ -4,9 +4,21 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from celery_redislock.declaring.keys import Resources, parse_key, problems_of_text
-from celery_redislock.declaring.scopes import NO_TURN, SCOPES, Choice, OnConflict, Scope, resolve
+from celery_redislock.declaring.scopes import (
+    NO_NEWEST,
+    NO_TURN,
+    SCOPES,
+    WAITING,
+    Choice,
+    OnConflict,
+    Scope,
+    resolve,
+)
 from celery_redislock.declaring.table import DEFAULTS, INHERIT, SETTING_ROWS, TASK_ROWS, Row, is_given
 from celery_redislock.exceptions import LockOptionError
+
+#: What ``lock_debounce`` asks for.
+COALESCE = OnConflict("coalesce", "coalesce")
 
 #: Looks a setting up: ``app.conf.get``. Takes a name and what to return when it is not set.
 Setting = Callable[[str, object], object]
@@ -43,6 +55,8 @@ class LockOptions(NamedTuple):
     client: Choice | None = "skip"
     server: Choice | None = "skip"
     lock_skip_result: object = None
+    lock_debounce: float | None = DEFAULTS["lock_debounce"]
+    lock_debounce_max: float | None = DEFAULTS["lock_debounce_max"]
     lock_limit: int | Callable[..., object] = DEFAULTS["lock_limit"]
     claims_plainly: bool = True
     lock_ttl: float = DEFAULTS["lock_ttl"]
@@ -148,8 +162,9 @@ def freeze(values: Mapping[str, object]) -> LockOptions:
     """Freeze *values*, by attribute and each already read, with the strategies they come to."""
     rest: dict[str, Any] = dict(values)  # the kinds have checked the types
     scope = rest.pop("lock")
-    client, server = resolve(scope, rest["on_conflict"])
-    plainly = client != "wait" and (scope is None or scope.may_wait)
+    asked = rest["on_conflict"] if rest["lock_debounce"] is None else COALESCE
+    client, server = resolve(scope, asked, has_period=rest["lock_period"] is not None)
+    plainly = client not in WAITING and (scope is None or scope.may_wait)
     return LockOptions(scope=scope, client=client, server=server, claims_plainly=plainly, **rest)
 
 
@@ -180,7 +195,8 @@ def problems_of(
             for name in own
             if TASK_ROWS[name].is_of_a_lease
         ]
-    if "lock_skip_result" in own and (options.server is None or options.server in {"raise", "wait"}):
+    problems += _problems_of_newest(options, own)
+    if "lock_skip_result" in own and (options.server is None or options.server in ("raise", *WAITING)):
         problems.append(
             f"lock_skip_result is about duplicates that are skipped on the worker, where on_conflict is "
             f"{options.server!r}; write on_conflict='skip', or leave it out"
@@ -203,9 +219,33 @@ def problems_of(
     return problems + disagreements(options)
 
 
+def _problems_of_newest(options: LockOptions, own: Mapping[str, object]) -> list[str]:
+    """Return what is wrong where the newest of many calls is to run."""
+    scope = options.scope
+    conflict = own.get("on_conflict", OnConflict())
+    sides = {conflict.client, conflict.server} - {None} if isinstance(conflict, OnConflict) else set()
+    named = "on_conflict='coalesce'" if options.lock_debounce is None else "lock_debounce"
+    if options.lock_debounce is None and "coalesce" not in sides:
+        return []
+    problems = []
+    if scope is not None and not scope.may_coalesce:
+        problems.append(f"{named} does not go with lock={scope.name!r}, {NO_NEWEST[scope.name]}")
+    if options.lock_period is not None:
+        problems.append(
+            f"{named} does not go with lock_period, which refuses the newest call as any other one; leave "
+            "lock_period out"
+        )
+    if sides - {"coalesce"}:
+        others = " and ".join(sorted(repr(one) for one in sides - {"coalesce"}))
+        problems.append(
+            f"{named} is for publish and worker alike, and on_conflict names {others} as well; leave that out"
+        )
+    return problems
+
+
 def disagreements(options: LockOptions) -> list[str]:
     """Return which values cannot be true together, wherever they come from."""
-    problems = []
+    problems = _disagreements_of_newest(options)
     needs_period = options.scope is not None and options.scope.claim == "period"
     if options.scope is not None and needs_period and options.lock_period is None:
         problems.append(
@@ -232,6 +272,23 @@ def disagreements(options: LockOptions) -> list[str]:
         problems.append(
             f"lock_max_hold ({options.lock_max_hold:g}) must be longer than lock_ttl ({options.lock_ttl:g}): "
             "a lock lives that long without any renewal"
+        )
+    return problems
+
+
+def _disagreements_of_newest(options: LockOptions) -> list[str]:
+    """Return what does not go with calls of which the newest one runs."""
+    problems = []
+    pause = options.lock_debounce
+    longest = options.lock_debounce_max
+    if longest is not None and pause is None:
+        problems.append(
+            "lock_debounce_max is the longest time of lock_debounce, which is not set; set that, too"
+        )
+    elif longest is not None and pause is not None and longest < pause:
+        problems.append(
+            f"lock_debounce_max ({longest:g}) is shorter than lock_debounce ({pause:g}); raise it: "
+            "lock_debounce=5, lock_debounce_max=60"
         )
     return problems
 

@@ -12,7 +12,9 @@ from celery_redislock.declaring.kinds import Kind, hint
 ScopeName = Literal[
     "until_executed", "until_executing", "until_expired", "while_executing", "until_and_while_executing"
 ]
-Strategy = Literal["skip", "raise", "wait"]
+Strategy = Literal["skip", "raise", "wait", "coalesce"]
+#: Those with which a duplicate runs later.
+WAITING = ("wait", "coalesce")
 #: Where a duplicate is noticed: at publish, or when its run is about to start.
 Side = Literal["client", "server"]
 #: A strategy's name, or a callable that is given the conflict and returns one, or a :class:`Skip`.
@@ -47,6 +49,11 @@ class Scope(NamedTuple):
         """A refused call can wait: what refuses it is released sometime. Nobody releases a period."""
         return self.claim != "period"
 
+    @property
+    def may_coalesce(self) -> bool:
+        """Of its calls one may run and the newest one wait: they meet in one line, from their publish on."""
+        return self.claim in {"start", "end"} and not self.claims_beside
+
 
 #: The scopes by name.
 SCOPES: Mapping[str, Scope] = {
@@ -78,6 +85,18 @@ STRATEGIES: Mapping[Strategy, tuple[str, str]] = {
         "waits in line from then on, or is published without a claim",
         "waits in line, and starts when the lock is released",
     ),
+    "coalesce": (
+        "waits in line; one that waits already runs with these arguments instead, under its own task id",
+        "waits in line, and the older one that waits there ends as `REVOKED`",
+    ),
+}
+
+#: Why the calls of a scope cannot coalesce, and what to write instead.
+NO_NEWEST: Mapping[ScopeName, str] = {
+    "until_expired": "whose duplicates never run; use lock='until_executed' without lock_period",
+    "while_executing": "whose calls are queued without a look at the others; use lock='until_executed'",
+    "until_and_while_executing": "of whose calls the oldest waits; leave on_conflict out, or use "
+    "lock='until_executed'",
 }
 
 #: Why a call cannot wait at publish, and what to write instead; with the scope's name.
@@ -184,7 +203,9 @@ SCOPE = _ScopeKind(", ".join(map(repr, SCOPES)) + ", or None or False for no loc
 CONFLICT = _ConflictKind(", ".join(map(repr, STRATEGIES)) + ", a callable, or {'client': …, 'server': …}")
 
 
-def resolve(scope: Scope | None, asked: OnConflict) -> tuple[Choice | None, Choice | None]:
+def resolve(
+    scope: Scope | None, asked: OnConflict, *, has_period: bool = False
+) -> tuple[Choice | None, Choice | None]:
     """Return the strategies at publish and on the worker; ``None`` where *scope* takes no lock there.
 
     Who waits at publish waits on the worker, too, unless something else is asked for there: its message may
@@ -192,9 +213,15 @@ def resolve(scope: Scope | None, asked: OnConflict) -> tuple[Choice | None, Choi
     """
     if scope is None:
         return None, None
-    client = asked.client if scope.may_wait or asked.client != "wait" else None
+    client, server = asked.client, asked.server
+    if client == "wait" and not scope.may_wait:
+        client = None
+    # A setting counts for the tasks it can count for.
+    if has_period or not scope.may_coalesce:
+        client = None if client == "coalesce" else client
+        server = None if server == "coalesce" else server
     client = client or scope.client if scope.claim else None
-    return client, asked.server or ("wait" if client == "wait" else scope.server)
+    return client, server or (client if client in WAITING else scope.server)
 
 
 def _known(value: str, known: Collection[str]) -> str:

@@ -70,6 +70,12 @@ _EVERYDAY = (
     Row(attribute="lock_period", default=None, kind=Seconds(), default_note="none",
         meaning="least time between two accepted calls of one key; required by `until_expired`. "
         "Scheduled tasks need none"),
+    Row(attribute="lock_debounce", default=None, kind=Seconds(least=1.0), default_note="none",
+        meaning="a call starts when no other one has been made for so long, with the last one's arguments; "
+        "`on_conflict` is `'coalesce'` then"),
+    Row(attribute="lock_debounce_max", default=None, kind=Seconds(least=1.0), default_note="none",
+        meaning="and so long after the first call in any case; without it calls that keep coming put it off "
+        "for ever"),
     Row(attribute="lock_limit", default=1, kind=LIMIT,
         meaning="how many may hold one key at once; a callable receives the call's arguments by name. An "
         "operator, or the app itself, may replace the limit of a key at run time, unless it is 1"),

@@ -58,6 +58,8 @@ class _Options(TypedDict, total=False):
     lock: LockChoice
     lock_key: KeyChoice
     on_conflict: ConflictChoice
+    lock_debounce: Seconds | None
+    lock_debounce_max: Seconds | None
     lock_limit: LimitChoice
     lock_ttl: Seconds | None
     lock_queue_ttl: Seconds | None

@@ -17,7 +17,8 @@ from celery_redislock.locks.lease import new_token
 from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.publishing.message import HEADER, NO_OPTIONS, Message, is_result_ignored, tick_token
 from celery_redislock.publishing.tick import Tick
-from celery_redislock.store.store import owner_name
+from celery_redislock.publishing.turn import spelled
+from celery_redislock.store.store import Merge, owner_name
 
 #: A workflow waits for a message with one of these options, or it follows a run. ``reply_to``: a frozen
 #: signature has one; a chord's body has no other (celery 5.5.0, canvas.py).
@@ -198,6 +199,33 @@ class Call:
         """
         options = self.options
         return not (self.must_run or options.get("countdown") or options.get("eta"))
+
+    @property
+    def coalesces(self) -> bool:
+        """It takes the place of the call of its task that waits; one that expires would let both expire."""
+        expires = self.options.get("expires", self.task.expires)
+        is_asked = self.lock_options.client == "coalesce"
+        return is_asked and self.may_be_parked and expires is None and self.inherited is None
+
+    @property
+    def is_put_off(self) -> bool:
+        """It waits for further calls before it starts, also where nobody holds its key."""
+        return self.lock_options.lock_debounce is not None and self.coalesces
+
+    def merge(self, number: int | None = None) -> Merge | None:
+        """Return how it takes the place of another call; ``None`` where it does not."""
+        options = self.lock_options
+        if not self.coalesces:
+            return None
+        times = options.lock_debounce or 0.0, options.lock_debounce_max or 0.0
+        times = options.lock_debounce or 0.0, options.lock_debounce_max or 0.0
+        return Merge(spelled(self.task_id, self.token), *times, number)
+
+    def forget_result(self) -> None:
+        """Take back what Celery did, before it published, for those who wait for this call's own result."""
+        consumer = getattr(self.task.backend, "result_consumer", None)
+        if consumer is not None and not self.lock.is_ignored:
+            consumer.cancel_for(self.task_id)
 
     def claim_ttl(self) -> float:
         """Return the seconds a claim lives: countdown or ETA and ``lock_queue_ttl``, capped by ``expires``.

@@ -12,6 +12,7 @@ from functools import partial
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, Final, Literal
 
+from celery_redislock.declaring.scopes import WAITING
 from celery_redislock.declaring.server import settings_of
 from celery_redislock.exceptions import LockKeyError, LockUnavailable, RedisLockError
 from celery_redislock.locks.notes import NOTES
@@ -40,13 +41,24 @@ REFUSED: Final = "refused"
 #: Somebody else holds the key, and the same step has put the message into the line; or, where that is full or
 #: a period counts, has published it without a claim.
 PARKED: Final = "parked"
+#: It has taken the place of a call that waits, whose task id its message has now.
+MERGED: Final = "merged"
 #: The server did not answer: the claim may be held, and the message is to leave without it.
 UNANSWERED: Final = "unanswered"
 #: The message leaves without a claim, or has left.
 WITHOUT: Final = "without"
 
 State = Literal[
-    "undecided", "free", "asked", "granted", "published", "refused", "parked", "unanswered", "without"
+    "undecided",
+    "free",
+    "asked",
+    "granted",
+    "published",
+    "refused",
+    "parked",
+    "merged",
+    "unanswered",
+    "without",
 ]
 
 #: It is not known yet whether the message leaves.
@@ -54,7 +66,7 @@ OPEN: Final = frozenset({UNDECIDED, FREE})
 #: The claim is held for the message.
 HELD: Final = frozenset({GRANTED, PUBLISHED})
 #: One step has decided and published.
-LEFT: Final = frozenset({PUBLISHED, PARKED})
+LEFT: Final = frozenset({PUBLISHED, PARKED, MERGED})
 
 
 class Claim:
@@ -67,12 +79,14 @@ class Claim:
         is_doubtful: this process was refused the key lately, or the task's last call.
         state: what is known of it, and of its message.
         may_wait: where one step claims and pushes, it parks the message of a claim that is refused.
-        refused_by: who holds the key, ``None`` for nobody.
+        refused_by: who holds the key, ``None`` for nobody; where it was merged, the call whose place it has.
+        merged: how many calls have taken the place that this one has.
     """
 
     state: State = UNDECIDED
     may_wait = False
     refused_by: Hold | None = None
+    merged = 0
     #: Reads the answer to a request that was begun.
     _read: Callable[[], Answer] | None = None
     #: What it asks for beyond a free lock.
@@ -89,7 +103,7 @@ class Claim:
         if lock.period or lock.limit:
             self._terms = {"period": lock.period, "limit": lock.limit}
         if not call.lock_options.claims_plainly:
-            self.may_wait = call.lock_options.client == "wait" and call.may_be_parked
+            self.may_wait = call.lock_options.client in WAITING and call.may_be_parked
             if call.scope.claim == "period":
                 # The claim is the period: no run releases it, and no other period refuses it.
                 self._kind = ACCEPTED
@@ -167,9 +181,15 @@ class Claim:
             return True
         if isinstance(answer, Refusal):
             self._refuse(REFUSED, answer.holds[0])
-        elif isinstance(answer, Parked) and answer.held_by is not None:
-            self._refuse(PARKED, answer.held_by)
-            lock.release_if_dead(answer.held_by)
+        elif isinstance(answer, Parked) and answer.word == "merged":
+            self.state = MERGED
+            self.refused_by = answer.held_by
+            self.merged = answer.place
+        elif isinstance(answer, Parked):
+            self.state = PARKED
+            if answer.held_by is not None:
+                self._refuse(PARKED, answer.held_by)
+                lock.release_if_dead(answer.held_by)
         else:
             self.state = PUBLISHED
         return True
@@ -192,6 +212,7 @@ class Claim:
             most=call.lock_options.lock_max_waiting,
             hand_off=hand_off(settings_of(call.task.app)),
             within=call.lock_options.lock_wait_timeout,
+            merge=call.merge(),
         )
         return turn if text.count(turn.header) == 1 else None
 
@@ -206,11 +227,16 @@ class Claim:
     def ask(self) -> None:
         """Ask for the claim of a message that leaves later; one round trip.
 
+        One that is put off takes none: its worker lets it wait, with the number that it is told here.
+
         Raises:
             LockKeyError: the key on the server is not a lock.
             LockUnavailable: the server did not answer, and the claim is required.
         """
         lock = self.lock
+        if self.may_wait and self.call.is_put_off:
+            self._take_number()
+            return
         try:
             answer = (self._read or self.begin())()
             if isinstance(answer, Refusal) and any(map(lock.release_if_dead, answer.holds)):
@@ -224,10 +250,26 @@ class Claim:
         finally:
             self._read = None
         if isinstance(answer, Refusal):
+            if answer.number is not None and self.call.coalesces:
+                self._say(answer.number)
             self._refuse(REFUSED, answer.holds[0])
             return
         self.state = GRANTED
         _refused.difference_update(self._names)
+
+    def _take_number(self) -> None:
+        """Ask the server for its clock: of two calls the one that was made later counts."""
+        try:
+            seconds = self.lock.store.clock()
+        except LockUnavailable as error:
+            self._go_without(WITHOUT, error, f"{self.lock} was not published")
+            return
+        self.state = WITHOUT
+        if seconds is not None:
+            self._say(round(1_000_000 * seconds))
+
+    def _say(self, number: int) -> None:
+        self.call.says = {**self.call.says, "number": number}
 
     def _refuse(self, state: State, hold: Hold) -> None:
         self.state = state

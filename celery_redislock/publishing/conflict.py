@@ -15,6 +15,9 @@ from celery_redislock.log import command, logger
 from celery_redislock.publishing.signals import lock_conflict
 from celery_redislock.store.store import ACCEPTED, Hold
 
+#: What a callable may return: which of many is the newest is nothing that it can tell of one.
+CHOSEN = STRATEGIES.keys() - {"coalesce"}
+
 
 def choose(
     choice: Choice,
@@ -37,8 +40,8 @@ def choose(
         return name if side == "server" else "skip"
     if isinstance(name, str) and name in ALIASES:
         return ALIASES[name]
-    if not isinstance(name, str) or name not in STRATEGIES:
-        known = ", ".join(sorted(STRATEGIES))
+    if not isinstance(name, str) or name not in CHOSEN:
+        known = ", ".join(sorted(CHOSEN))
         problem = f"the on_conflict callable returned {name!r}; return one of {known}, or Skip(result)"
         raise LockOptionError(task.name, [problem])
     return name
@@ -85,6 +88,13 @@ def log_wait(lock: TaskLock, why: str, *, was_told: bool) -> None:
     """Write the line that says why a message waits: once for each message at INFO, and then at DEBUG."""
     level = logging.DEBUG if was_told else logging.INFO
     logger.log(level, "%s waits: %s: %s", lock, why, explain(lock.key))
+
+
+def log_merge(lock: TaskLock, owner: str, merged: int) -> None:
+    """Write that a call has taken the place of this one: the first of many at INFO, the others at DEBUG."""
+    level = logging.DEBUG if merged > 1 else logging.INFO
+    line = "%s is merged into %s, which waits and runs with its arguments: %s"
+    logger.log(level, line, lock, owner, explain(lock.key))
 
 
 def log_skip(lock: TaskLock, hold: Hold, *, side: Side) -> None:

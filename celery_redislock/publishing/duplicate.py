@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from celery_redislock.declaring.scopes import NO_TURN
+from celery_redislock.declaring.scopes import NO_TURN, WAITING
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.log import logger
 from celery_redislock.publishing.call import Call, runs_in_this_thread
-from celery_redislock.publishing.conflict import announce, choose, duplicate_error, log_skip
-from celery_redislock.publishing.results import DUPLICATE_OF, LockEagerResult, LockResult
+from celery_redislock.publishing.conflict import announce, choose, duplicate_error, log_merge, log_skip
+from celery_redislock.publishing.results import DUPLICATE_OF, RUN_AS, LockEagerResult, LockResult
 from celery_redislock.store.store import Hold
 
 
@@ -27,7 +27,7 @@ def at_publish(call: Call, hold: Hold) -> Any:
     strategy: Any = choose(
         call.lock_options.client or "skip", task, lock, hold, call.args, call.kwargs, "client"
     )
-    if strategy == "wait":
+    if strategy in WAITING:
         if not call.scope.may_wait:
             problem = (
                 f"the on_conflict callable returned 'wait' at publish, {NO_TURN.format(call.scope.name)}"
@@ -83,8 +83,23 @@ def refuse(call: Call, hold: Hold) -> NoReturn:
 STRATEGIES: Mapping[str, Callable[[Call, Hold], Any]] = {
     "skip": skip,
     "raise": refuse,
-    "wait": lambda call, _hold: call.noted(call.send(claimed=False)),
+    **dict.fromkeys(WAITING, lambda call, _hold: call.noted(call.send(claimed=False))),
 }
+
+
+def merge(call: Call, waiting: Hold, merged: int) -> LockResult:
+    """Return the result of a call whose arguments have taken the place of those of this one, which waits.
+
+    ``merged``: how many calls have taken that place since it began to wait.
+    """
+    owner = waiting.owner
+    announce(call.task, call.lock, waiting, "client", what_happens="coalesce")
+    log_merge(call.lock, owner, merged)
+    call.forget_result()
+    if call.has_fixed_id and not call.is_tick and call.task_id != owner and not call.lock.is_ignored:
+        _end_fixed_id(call, f"{RUN_AS} {owner}")
+    is_ignored = call.lock.is_ignored or b'"ignored":true' in waiting.text
+    return LockResult.of_holder(waiting, owner, call.task, ignored=is_ignored)
 
 
 def _end_fixed_id(call: Call, why: str) -> None:

@@ -45,6 +45,9 @@ class Holder:
         ttl: seconds that a run's hold outlives its last renewal, which is due every third of it; ``None`` for
             others, and where it is unknown.
         about: what ``lock_describe`` says of the call.
+        due: of one that waits in line, before when it does not start, in seconds since the epoch; ``None``
+            where it is due.
+        merged: how many calls were merged into it; ``None`` where none can be.
     """
 
     key: str
@@ -59,6 +62,8 @@ class Holder:
     queued: str | None = None
     ttl: float | None = None
     about: str | None = None
+    due: float | None = None
+    merged: int | None = None
 
     @property
     def renewed(self) -> float | None:
@@ -86,7 +91,13 @@ class Holder:
     @classmethod
     def in_line(cls, waiter: Waiter) -> "Holder":
         """Read what one that waits wrote about itself. The hold that it will be handed has not begun."""
-        return replace(cls.of(waiter.hold), remaining=inf)
+        due, merged = map(waiter.hold.facts.get, ("due", "merged"))
+        return replace(
+            cls.of(waiter.hold),
+            remaining=inf,
+            due=due / 1000 if isinstance(due, int) and due > 0 else None,
+            merged=merged if isinstance(merged, int) else None,
+        )
 
 
 @dataclass(eq=False, repr=False)

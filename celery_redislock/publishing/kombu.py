@@ -73,6 +73,7 @@ def publish_with_claim(claim: Claim) -> Any:
         route = connection._redislock = _Route(store, leads_to(connection, store))
     if (
         claim.is_doubtful
+        or (claim.may_wait and call.is_put_off)
         # Without a claim it is published as well.
         or call.must_run
         # They would be told of a publish that does not happen.
@@ -137,9 +138,7 @@ def _publish_through(producer: Any, route: "_Route", claim: Claim) -> Any:
             claim.begin()  # the message is built meanwhile
         return call.send(claimed=True)
     except (_Stopped, RedisLockError):
-        consumer = getattr(call.task.backend, "result_consumer", None)
-        if consumer is not None and not call.lock.is_ignored:
-            consumer.cancel_for(call.task_id)  # Celery subscribes before it publishes
+        call.forget_result()
         raise
     finally:
         del producer._publish

@@ -10,6 +10,7 @@ every publish: a second copy of a message has the same one, publishing a task id
      "p": its key was given per call, "i": its claim stands for a period, "r": it was delivered before,
      "b": a tick of beat's, "q": its claim is kept beside the run's lock,
      "l": since when it waits in line, "s": it was said that it waits,
+     "n": when it was called, where only the newest of its task is to wait,
      "a": token under which the period of its job was opened}
 """
 
@@ -77,6 +78,8 @@ class Message(NamedTuple):
             ``token`` the lock that it waited for, as long as its turn lasts. Of a retry that has left
             its lock to others: when it is due.
         was_told: a line of the log at INFO has said that it waits; further ones are for DEBUG.
+        number: when it was called (:class:`celery_redislock.store.store.Merge`), where it coalesces and was
+            refused a claim; ``None`` elsewhere.
     """
 
     key: str | None
@@ -92,6 +95,7 @@ class Message(NamedTuple):
     claimed_beside: bool = False
     parked_at: float | None = None
     was_told: bool = False
+    number: int | None = None
 
     def dumps(self) -> str:
         """Return the header's text."""
@@ -105,6 +109,8 @@ class Message(NamedTuple):
             text += f',"a":{_quoted(self.opened_by)}'
         if self.parked_at is not None:
             text += f',"l":{self.parked_at:.3f}'
+        if self.number is not None:
+            text += f',"n":{self.number}'
         return text + "".join(f',"{one}":1' for one, flag in _FLAGS.items() if getattr(self, flag)) + "}"
 
     @classmethod
@@ -148,6 +154,8 @@ class Message(NamedTuple):
                 said["opened_by"] = data["a"].encode().decode()
             if "l" in data:
                 said["parked_at"] = float(data["l"])
+            if "n" in data:
+                said["number"] = int(data["n"])
             return cls(key, token, **said)
         except (AttributeError, KeyError, TypeError, ValueError, StopIteration, RecursionError):
             return None

@@ -12,7 +12,7 @@ from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.log import logger
 from celery_redislock.publishing import duplicate, kombu, spans
 from celery_redislock.publishing.call import Call, PublishingRun, Send
-from celery_redislock.publishing.claim import PUBLISHED, Claim
+from celery_redislock.publishing.claim import MERGED, PUBLISHED, Claim
 from celery_redislock.publishing.conflict import announce
 from celery_redislock.publishing.message import Message
 from celery_redislock.publishing.signals import lock_acquired
@@ -26,7 +26,7 @@ NEEDS_NO_SERVER = "a test needs no server: celery_redislock.testing.memory_locks
 spans.connect()
 
 
-def publish(  # noqa: PLR0911  one for each kind of publish
+def publish(  # noqa: PLR0911, PLR0912  one for each kind of publish
     task: Any,
     send: Send,
     args: Sequence[Any] | None,
@@ -60,6 +60,8 @@ def publish(  # noqa: PLR0911  one for each kind of publish
     with Claim(call, call.claim_ttl()) as claim:
         result = kombu.publish_with_claim(claim)
     if claim.refused_by is not None:
+        if claim.state is MERGED:
+            return duplicate.merge(call, claim.refused_by, claim.merged)
         if result is None:
             return duplicate.at_publish(call, claim.refused_by)
         announce(task, call.lock, claim.refused_by, "client", what_happens="wait")

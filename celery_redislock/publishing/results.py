@@ -27,6 +27,8 @@ _ACCEPTED = f'"state":"{ACCEPTED}"'.encode()
 
 #: Begins the reason under which a skipped duplicate is revoked.
 DUPLICATE_OF = "duplicate of"
+#: Likewise, of a call whose place another one has taken, or that has taken another one's.
+RUN_AS = "its arguments run as"
 
 
 class Period(NamedTuple):

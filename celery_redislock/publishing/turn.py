@@ -1,6 +1,7 @@
 """The turn of a message that waits in line, wherever it is parked: its band, and the claim it is handed."""
 
 from json.encoder import encode_basestring as quoted
+from json.encoder import encode_basestring_ascii
 from math import inf
 
 from celery_redislock.declaring.options import LockSettings
@@ -19,6 +20,15 @@ def facts_of_turn(lock: TaskLock, unacked: str = _UNACKED) -> str:
     more = "" if unacked == _UNACKED else f',"unacked":{quoted(unacked)}'
     # Not at the end, where the scripts find what is told of the arguments.
     return lock.facts(QUEUED, published=True).replace(',"since":', f',"line":1{more},"since":', 1)
+
+
+def spelled(task_id: str, token: str) -> str:
+    """Return a task id and a token as the text of a message spells them, for :class:`Merge`.
+
+    The token is part of a header of ours, which is a JSON text in one.
+    """
+    inner = encode_basestring_ascii(encode_basestring_ascii(token)[1:-1])[1:-1]
+    return f"{encode_basestring_ascii(task_id)}\0{inner}"
 
 
 def band_of(priority: object, *, has_waited: bool) -> int:

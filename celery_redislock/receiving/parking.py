@@ -12,6 +12,7 @@ Where the lock server is the broker, parking and acknowledging are one step.
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -21,22 +22,26 @@ from kombu.utils.json import dumps
 from celery_redislock.declaring.call_options import from_header
 from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.declaring.options import LockOptions
+from celery_redislock.declaring.scopes import WAITING
 from celery_redislock.exceptions import LockUnavailable, RedisLockError
 from celery_redislock.locks.lease import new_token
 from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.log import is_news, logger
-from celery_redislock.publishing.conflict import announce, log_wait
+from celery_redislock.publishing.conflict import announce, log_merge, log_wait
 from celery_redislock.publishing.message import HEADER, Message, key_in
 from celery_redislock.publishing.promote import OF_A_WORKER, PUBLISHING, text_of
-from celery_redislock.publishing.turn import band_of, facts_of_turn, hand_off
-from celery_redislock.receiving import line
+from celery_redislock.publishing.turn import band_of, facts_of_turn, hand_off, spelled
+from celery_redislock.receiving import line, newest
 from celery_redislock.running.delivery import BY_BROKER, Delivery
-from celery_redislock.store.store import LARGEST, Entry, Parked
+from celery_redislock.store.store import LARGEST, Entry, Merge, Parked
+
+#: What the answer says of a message that is not to run.
+GONE = frozenset({"newer", "done"})
 
 
 def waits(options: LockOptions) -> bool:
     """Whether duplicates of a task with these options wait for a run to end."""
-    return options.server == "wait" and options.scope is not None and options.scope.lease
+    return options.server in WAITING and options.scope is not None and options.scope.lease
 
 
 def strategy(task: Any, consumer: Any, handle: Callable[..., Any]) -> Callable[..., Any]:
@@ -95,15 +100,16 @@ def _park_received(task: Any, consumer: Any, message: Any, key: str) -> bool:
     is_behind = before is not None and lock.limit is None
     how = "behind" if is_behind else "ask"
     ahead = "" if before is None else line.claim_ahead(before)
+    merges = options.server == "coalesce" and not said.must_run
     try:
-        answer = _park(task, lock, message, said, options, how=how, ahead=ahead)
+        answer = _park(task, lock, message, said, options, how=how, ahead=ahead, merges=merges)
     except RedisLockError as error:
         logger.debug("could not park %s, which runs or waits by the clock: %s", lock, error)
         if _may_be_parked(error):
             headers[HEADER] = said._replace(was_delivered=True).dumps()
         return False
-    if answer is None or answer.word in {"runs", "full"}:
-        return False
+    if answer is None or answer.word in {"runs", "full", *GONE}:
+        return answer is not None and answer.word in GONE
     # Nobody but that one's end may look at this line, where its lock was free.
     if before is not None and (answer.held_by is None or ahead.startswith(f"{answer.held_by.token}\0")):
         line.wake_at_end(before)
@@ -134,7 +140,10 @@ def park_refused(delivery: Delivery, message: Any, name: str, request: Any) -> s
     try:
         if said.parked_at is not None:
             _keep_claim(delivery, name)
-        answer = _park(delivery.task, lock, message, said, delivery.options, request=request, since=since)
+        answer = _park(
+            delivery.task, lock, message, said, delivery.options,
+            request=request, since=since, merges=delivery.takes_place,
+        )  # fmt: skip
     except RedisLockError as error:
         if _may_be_parked(error):
             delivery.earlier = "running" if delivery.earlier == "running" else "delivered"
@@ -169,9 +178,11 @@ def _keep_claim(delivery: Delivery, name: str) -> None:
 def _park(
     task: Any, lock: TaskLock, message: Any, said: Message, options: LockOptions, *,
     how: str = "refused", request: Any = None, ahead: str = "", since: float | None = None,
+    merges: bool = False,
 ) -> Parked | None:  # fmt: skip
     """Park a message; ``None`` where it cannot be. Raises as :meth:`LockStore.park`.
 
+    ``merges``: it takes the place of an older call of its task, or gives way to a newer one.
     ``request``: of the message, if it was in hand. ``since``: when its time in line began, in seconds since
     the epoch; ``None`` for now.
     """
@@ -208,17 +219,41 @@ def _park(
     nonce = new_token("").rpartition("/")[2]
     with line.parking:
         place = "last" if request is None else request.first_behind or "last"
-        answer = store.park(
-            lock.key, said.token, entry,
+        park = partial(
+            store.park, lock.key, said.token, entry,
             nonce=nonce, how=how, band=band, place=place, most=options.lock_max_waiting, ahead=ahead,
             acknowledge=acknowledge, within=within,
         )  # fmt: skip
-        if answer.word not in {"runs", "full"}:
+        answer = _park_newest(task, lock, said, options, park) if merges else park()
+        if answer.word not in {"runs", "full", *GONE}:
             line.put(said.token, str(said.key), request)
             line.is_parked(str(lock.key))
-    if answer.held_by is not None:
+    if answer.held_by is not None and answer.word not in GONE:
         lock.release_if_dead(answer.held_by)
     return answer
+
+
+def _park_newest(
+    task: Any, lock: TaskLock, said: Message, options: LockOptions, park: Callable[..., Parked]
+) -> Parked:
+    """Park a message, in the place of an older call of its task if one waits; end it if a newer one does."""
+    names = spelled(lock.owner, said.token)
+    pause, longest = options.lock_debounce or 0.0, options.lock_debounce_max or 0.0
+    merge = Merge(names, pause, longest, said.number)
+    for _ in range(newest.TRIES):
+        answer = park(merge=merge)
+        waiting = answer.held_by
+        if waiting is None or answer.word not in {"older", "newer"}:
+            return answer
+        announce(task, lock, waiting, "server", what_happens="coalesce")
+        if answer.word == "newer":
+            log_merge(lock, waiting.owner, 1)
+            newest.end(task, lock.owner, waiting.owner, is_ignored=lock.is_ignored)
+            return answer
+        log_merge(lock._replace(owner=waiting.owner), lock.owner, 1)
+        newest.give_way(task, waiting, said.token)
+        merge = merge._replace(instead_of=waiting.token)
+    return park()
 
 
 def _as_pushed(message: Any, headers: Mapping[str, Any]) -> tuple[str, str, tuple[str, str, str]] | None:

@@ -317,6 +317,38 @@ class Delivery:
         )
 
     @property
+    def coalesces(self) -> bool:
+        """Of it and other calls of its task the newest is to run: it was called for itself, at no time."""
+        request = self.request
+        is_meant_to = self.message is not None and self.message.must_run
+        return self.options.server == "coalesce" and not (
+            is_meant_to or self.is_in_workflow or request.retries or request.eta or request.expires
+        )
+
+    @property
+    def takes_place(self) -> bool:
+        """Where it is parked it takes the place of an older call, or gives way to a newer one.
+
+        Not one that was accepted, and no copy of which nobody knows when it was called.
+        """
+        message = self.message
+        if message is None:
+            return self.coalesces and not self.was_delivered
+        is_known = message.number is not None or not self.was_delivered
+        return is_known and not message.claimed and message.parked_at is None and self.coalesces
+
+    @property
+    def is_put_off(self) -> bool:
+        """It waits for further calls before it starts."""
+        return self.options.lock_debounce is not None and self.received_at is not None and self.takes_place
+
+    @property
+    def may_be_outdated(self) -> bool:
+        """A newer call may have started: this one was refused at publish, or a copy of it may have run."""
+        is_unclaimed = self.header.number is not None and self.parked_as is None
+        return (is_unclaimed or self.was_delivered) and self.coalesces and not self.request.is_eager
+
+    @property
     def parked_as(self) -> str | None:
         """Token under which it holds the lock that it waited for, if it did, until its turn is over."""
         message = self.message

@@ -6,15 +6,22 @@ from math import inf
 
 from celery.exceptions import Ignore
 
-from celery_redislock.declaring.scopes import Skip
+from celery_redislock.declaring.scopes import WAITING, Skip
 from celery_redislock.exceptions import LockBusy
 from celery_redislock.log import logger
-from celery_redislock.publishing.conflict import announce, choose, conflict_of, duplicate_error, log_skip
+from celery_redislock.publishing.conflict import (
+    announce,
+    choose,
+    conflict_of,
+    duplicate_error,
+    explain,
+    log_skip,
+)
 from celery_redislock.publishing.results import DUPLICATE_OF
 from celery_redislock.running.life import GIVE_UP
 from celery_redislock.running.redelivery import wait_for
 from celery_redislock.running.run import Run
-from celery_redislock.store.store import ACCEPTED, QUEUED, Hold
+from celery_redislock.store.store import ACCEPTED, QUEUED, Hold, owner_of
 
 #: Seconds within which the publish that a claim stands for may still fail, its retries included.
 PUBLISHING = 60.0
@@ -93,7 +100,20 @@ def skip(run: Run, hold: Hold) -> Exception:
         else:
             return _answered(run, hold, result)
     log_skip(run.lock, hold, side="server")
-    why = f"{DUPLICATE_OF} {hold.owner}"
+    return _end_unrun(run, hold.owner)
+
+
+def yield_to(run: Run, newer: str) -> Exception:
+    """End a run because this message's call was made later, and has started or will."""
+    owner = owner_of(newer)
+    line = "skipped %s at start: %s was called later, and its arguments count: %s"
+    logger.info(line, run.lock, owner, explain(run.lock.key))
+    return _end_unrun(run, owner)
+
+
+def _end_unrun(run: Run, owner: str) -> Exception:
+    request = run.request
+    why = f"{DUPLICATE_OF} {owner}"
     request.redislock_skipped = True
     if not request.is_eager:
         run.task.backend.mark_as_revoked(
@@ -111,5 +131,5 @@ def _answered(run: Run, hold: Hold, result: object) -> Exception:
 STRATEGIES: Mapping[str, Callable[[Run, Hold], Exception]] = {
     "skip": skip,
     "raise": lambda run, hold: duplicate_error(run.lock, hold),
-    "wait": wait_for,
+    **dict.fromkeys(WAITING, wait_for),
 }

@@ -56,6 +56,14 @@ def wait_for(run: Run, hold: Hold | Marked) -> Exception:
     return put_off(run, jittered(run.options.lock_retry_delay), why)
 
 
+def wait_until_due(run: Run) -> Exception:
+    """Let a call wait for others of its task before it starts; return what to raise."""
+    why = f"it was called less than {run.options.lock_debounce:g} s ago (lock_debounce)"
+    log_wait(run.lock, why, was_told=run.header.was_told)
+    run.message = run.header._replace(was_told=True)
+    return ToBeParked(why, run.lock.key, False)
+
+
 def put_off(delivery: Delivery, delay: float, why: str) -> Exception:
     """Publish a message again, to run no sooner than ``delay`` seconds from now; return what to raise.
 

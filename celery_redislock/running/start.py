@@ -29,9 +29,17 @@ from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.log import is_news, logger
 from celery_redislock.publishing.publish import NEEDS_NO_SERVER
 from celery_redislock.publishing.signals import lock_acquired
-from celery_redislock.running.duplicate import at_start
+from celery_redislock.running.duplicate import at_start, yield_to
 from celery_redislock.running.leavings import Fate
-from celery_redislock.running.redelivery import PutOff, ToBeParked, jittered, late_copy, put_off, wait_for
+from celery_redislock.running.redelivery import (
+    PutOff,
+    ToBeParked,
+    jittered,
+    late_copy,
+    put_off,
+    wait_for,
+    wait_until_due,
+)
 from celery_redislock.running.run import Run
 from celery_redislock.store.store import ACCEPTED, QUEUED, Hold, Marked, Refusal
 from celery_redislock.wire.retrying import keep_trying
@@ -44,11 +52,15 @@ def start(run: Run) -> None:
 
     Raises ``Ignore`` where the message was skipped, is done, or was published again to run later.
     """
+    if run.is_put_off:
+        raise wait_until_due(run)
     try:
         if run.scope.lease or run.again:
             _acquire(run)
         if run.locks.claim is not run.locks.running:  # else it has become the lease
             _end_claim(run)
+        if run.may_be_outdated and not (run.lease and run.locks.running and run.lease.taken_over):
+            _yield_to_newer(run)
     except BaseException as error:
         _leave(run, error)
         raise
@@ -113,6 +125,8 @@ def _take_over(
     if isinstance(answer, Refusal) and (more := _own_claim(run, answer.hold)):
         answer = _ask(run, run.locks.copies, partial(attempt, **more))
     if isinstance(answer, Refusal):
+        if run.may_be_outdated and answer.hold.owner != run.lock.owner:
+            _yield_to_newer(run)
         raise at_start(run, answer.hold)
     if isinstance(answer, Marked):
         message = run.message
@@ -121,6 +135,16 @@ def _take_over(
             run.locks.claim.release(message.token)
         raise late_copy(run) if answer.is_done else wait_for(run, answer)
     return answer
+
+
+def _yield_to_newer(run: Run) -> None:
+    """End a run whose task was called later, which has the last word."""
+    lock = run.lock
+    if run.identity is None:
+        return
+    with suppress(RedisLockError):  # then both run, as with any other strategy
+        if newer := lock.store.newest(lock.key, lock.task, run.identity, run.header.number):
+            raise yield_to(run, newer)
 
 
 def _own_claim(run: Run, hold: Hold) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from celery_redislock.store.store import (
     LockStore,
     Mark,
     Marked,
+    Merge,
     Parked,
     Promotion,
     Refusal,
@@ -47,6 +48,9 @@ _NOTED = 15.0
 _LAST = 5.0
 _SHORTEST = 0.001
 _MOST_SENDS = 3
+_HOUR = 3600.0
+#: As in ``lua/acquire.lua``: what the facts of a task say whose duplicates coalesce.
+_COALESCES = '"on_conflict":"coalesce"'
 
 _Ended = TypeVar("_Ended", Release, Parked, Sweep)
 
@@ -65,6 +69,16 @@ class _Place(NamedTuple):
     entry: Entry
     until: float
     is_sent: bool = False
+    due: float = 0.0
+
+
+class _Waiting(NamedTuple):
+    """Whose place calls of its task take: since when, how many have, and when the last one was made."""
+
+    id: str
+    first: float
+    merged: int
+    number: int
 
 
 class _Woken(NamedTuple):
@@ -101,6 +115,8 @@ class MemoryStore(LockStore):
         self._lines: dict[str, list[_Place]] = {}
         self._sends: dict[str, tuple[int, int]] = {}
         self._due: dict[str, float] = {}
+        self._merging: dict[tuple[str, str], _Waiting] = {}
+        self._newest: dict[tuple[str, str], tuple[str, int]] = {}
         self._notes: dict[str, _Expiring] = {}
         self._proofs: dict[str, tuple[str, float]] = {}
         self._fence = 0
@@ -138,7 +154,10 @@ class MemoryStore(LockStore):
                 self._wake(name, home="")
             if held is None and (copies or self._room(name, limit) < _weight_in(value)):
                 # Nobody holds it where fewer may than one asks for.
-                return Refusal(self._held_by(name, copies) or (Hold(name, b"limit", _OF_ANOTHER_HOME),))
+                number = self._now_us() if _COALESCES in facts else None
+                return Refusal(
+                    self._held_by(name, copies) or (Hold(name, b"limit", _OF_ANOTHER_HOME),), number
+                )
             taken = None if repeated else held
             if taken is not None and starts_run and not self._may_run(name, instead_of, limit):
                 del holders[instead_of or ""]
@@ -167,7 +186,9 @@ class MemoryStore(LockStore):
             if taken is not None and starts_run and name in self._due:
                 self._due[name] = min(self._due[name], now + _LATEST)
             self._keep(name, value, ttl, limit, instead_of=token if repeated else instead_of)
-            self._fence = max(self._fence + 1, int(self._wall() * 1_000_000))
+            if held is None and _COALESCES in facts and '"state":"running"' not in facts:
+                self._newest[name, _task_in(facts)] = token, self._now_us()
+            self._fence = max(self._fence + 1, self._now_us())
             several = len(holders) > 1 or not (self._is_alone(name) or self._limit(name, limit or 1) == 1)
             fence = None if several else self._fence
             return Grant(fence, taken is not None or sent_again, now, self._clock(), repeated, sent_again)
@@ -224,6 +245,11 @@ class MemoryStore(LockStore):
                     continue
                 if self.release(name, hold.token, opened_by=hold.token).released:
                     yield name, hold.token
+        with self._lock:
+            for each in [each for each, of in self._merging.items() if owner_of(of.id) in owners]:
+                del self._merging[each]
+            for each in [each for each, (id_, _) in self._newest.items() if owner_of(id_) in owners]:
+                del self._newest[each]
 
     def hand_on(
         self, name: str, old: str, new: str, ttl: float, *, facts: str, mark: Mark | None = None
@@ -259,15 +285,18 @@ class MemoryStore(LockStore):
             answer = Release(released=True, promoted=self._wake(name).promoted)
         return self._told(answer)
 
-    def park(
+    def park(  # noqa: PLR0911, PLR0912  as ``lua/park.lua``
         self, name: str, id: str, entry: Entry, *, nonce: str, how: str = "refused", band: int = 0,  # noqa: A002
         place: str = "last", most: int = 10_000, ahead: str = "",
         acknowledge: tuple[str, str, str] | None = None, within: float | None = None,  # noqa: ARG002
+        merge: Merge | None = None,
     ) -> Parked:  # fmt: skip
         with self._lock:
             until = math.inf if within is None else self._clock() + within
             if self._live(self._notes, nonce) is not None:
                 return Parked("repeated")
+            if merge is not None and self._live(self._marks, (name, id)) is not None:
+                return Parked("done")
             held_by = self._held_by(name)
             is_own = id in self._holders_of(name)
             if not is_own:
@@ -275,7 +304,8 @@ class MemoryStore(LockStore):
                 self._bring_back(name, None if held_by and not self._is_alone(name) else id)
             waits = id in self._ids(name)
             if waits or (how == "refused" and self._entry(name, id) is not None):
-                self._change(name, id, **({"until": until} if entry.kind == "ring" else {"entry": entry}))
+                if merge is None:  # else its place may have been taken since
+                    self._change(name, id, **({"until": until} if entry.kind == "ring" else {"entry": entry}))
                 return Parked("repeated")
             facts = entry.facts.encode()
             has_room = self._room(name, _limit_in(facts)) >= _weight_in(facts)
@@ -283,16 +313,16 @@ class MemoryStore(LockStore):
             places = self._lines.get(name, [])
             line = self._ids(name)
             is_free = held is None and not line and bool(held_by or not places)
-            if how != "refused" and (is_own or (how == "ask" and is_free)):
+            is_put_off = merge is not None and merge.pause > 0
+            if how != "refused" and (is_own or (how == "ask" and is_free and not is_put_off)):
                 return Parked("runs")
-            if len(line) >= most and not is_own:
+            met = None if merge is None or is_own else self._met(name, entry, merge, place)
+            if met is not None and met.word != "merged":
+                return met
+            if len(line) >= most and not is_own and met is None:
                 return Parked("full")
-            waiting = [(at, each) for at, each in enumerate(places) if not each.is_sent]
-            before = [at for at, each in waiting if each.id == place]
-            before += [at for at, each in waiting if place != "last" and each.band == band]
-            at = before[0] if before else bisect([each.band for each in places], band)
-            new = _Place(places[at].band if before else band, id, entry, until)
-            self._lines[name] = [*places[:at], new, *places[at:]]
+            new = _Place(band, id, entry, until)
+            self._put(name, new, place, met and met.held_by, None if is_own else merge)
             if entry.kind != "ring":
                 self._notes[nonce] = (b"", self._clock() + _NOTED)
             woken = _NOBODY
@@ -307,10 +337,76 @@ class MemoryStore(LockStore):
                 held = self._held_by(name)[0]
             left = held.expires_in if held is not None else _LATEST
             due = self._due.get(name, self._clock() + min(left, _LATEST))
-            self._due[name] = min(due, until)
+            new = next(each for each in self._lines[name] if each.id == id)
+            self._due[name] = min(due, new.until, new.due or due)
             rank = self._ids(name).index(id)
             answer = Parked("parked", rank, None if woken.promoted else held, woken.promoted)
         return self._told(answer)
+
+    def _put(
+        self, name: str, new: _Place, place: str, older: Hold | None, merge: Merge | None
+    ) -> None:  # fmt: skip
+        """Put one into a line (``lua/place.lua``), in the place of this older one if there is one."""
+        places = self._lines.get(name, [])
+        waiting = [(at, each) for at, each in enumerate(places) if not each.is_sent]
+        before = [at for at, each in waiting if each.id == place]
+        before += [at for at, each in waiting if place != "last" and each.band == new.band]
+        at = before[0] if before else bisect([each.band for each in places], new.band)
+        new = new._replace(band=places[at].band if before else new.band)
+        if older is not None:
+            at, former = next(one for one in enumerate(places) if one[1].id == older.token)
+            new = new._replace(band=former.band, until=former.until)
+        if merge is not None:
+            new = self._let_merge(name, new, merge)
+        if older is not None:
+            self._take_out(name, older.token)
+            self._leave(name, Mark(older.token, _HOUR, is_done=True))
+        places = self._lines.get(name, [])
+        self._lines[name] = [*places[:at], new, *places[at:]]
+
+    def _met(self, name: str, entry: Entry, merge: Merge, place: str) -> Parked | None:
+        """Return the one of its task that waits, and which of them gives way; ``None`` for no other."""
+        found = self._merging.get((name, _task_in(entry.facts)))
+        if found is None:
+            return None
+        waiting = self._entry(name, found.id)
+        text = f"{found.id}\0{'' if waiting is None else waiting.facts}"
+        hold = Hold(name, text.encode(), 0.0)
+        is_older = place != "last" if merge.number is None else merge.number < found.number
+        word = "newer" if is_older else "older" if merge.instead_of != found.id else "merged"
+        return Parked(word, held_by=hold)
+
+    def _let_merge(self, name: str, new: _Place, merge: Merge) -> _Place:
+        """Let later calls of its task take this place; return it with its times (``lua/merge.lua``)."""
+        task = _task_in(new.entry.facts)
+        former = self._merging.get((name, task))
+        now = self._clock()
+        first = now if former is None else former.first
+        merged = 0 if former is None else former.merged + 1
+        due = (
+            min(now + merge.pause, first + merge.longest if merge.longest else math.inf)
+            if merge.pause
+            else 0.0
+        )
+        number = self._now_us() if merge.number is None else merge.number
+        self._merging[name, task] = _Waiting(new.id, first, merged, number)
+        self._newest[name, task] = new.id, number
+        shift = self._wall() - now
+        in_ms = [0 if due == 0.0 else round(1000 * (due + shift)), round(1000 * (first + shift))]
+        times = f'{{"due":{in_ms[0]},"first":{in_ms[1]},"merged":{merged},'
+        return new._replace(due=due, entry=new.entry._replace(facts=times + new.entry.facts[1:]))
+
+    def newest(self, name: str, task: str, id: str, number: int | None) -> str:  # noqa: A002
+        with self._lock:
+            newest, at = self._newest.get((name, json.dumps(task)[1:-1]), ("", 0))
+            if newest not in {"", id} and at > (number or 0):
+                return newest
+            if number is not None:
+                self._newest[name, json.dumps(task)[1:-1]] = id, number
+            return ""
+
+    def _now_us(self) -> int:
+        return int(self._wall() * 1_000_000)
 
     def leave(self, name: str, id: str, *, unless_held: bool = False) -> tuple[str, bytes, Release]:  # noqa: A002
         with self._lock:
@@ -447,7 +543,7 @@ class MemoryStore(LockStore):
 
     def _extend(self, name: str) -> None:
         """Extend the claims of what was pushed, which counts as there: nobody can tell where it is."""
-        for _, id_, entry, _, is_sent in self._lines.get(name, ()):
+        for _, id_, entry, _, is_sent, _ in self._lines.get(name, ()):
             held = self._holders_of(name).get(id_)
             if entry.kind != "push" or held is None or not is_sent:
                 continue
@@ -477,7 +573,9 @@ class MemoryStore(LockStore):
                 for hold in [Hold(name, f"{id_}\0{entry.facts}".encode(), entry.ttl)]
             ]
 
-    def _wake(self, name: str, only: str | None = None, rank: int = 0, home: str | None = None) -> "_Woken":
+    def _wake(  # noqa: PLR0911  as ``lua/line.lua``
+        self, name: str, only: str | None = None, rank: int = 0, home: str | None = None
+    ) -> "_Woken":
         """Hand a lock to the first in its line, or to this one, which holds it already (``lua/line.lua``)."""
         self._bring_back(name)
         line = [each for each in self._lines.get(name, ()) if not each.is_sent][rank:]
@@ -487,6 +585,9 @@ class MemoryStore(LockStore):
         entry = self._entry(name, id_)
         assert entry is not None  # noqa: S101  whoever asks for one has seen it in line
         now = self._clock()
+        if not only and line[0].due > now:
+            self._look_by(name, line[0].due)
+            return self._wake(name, rank=rank + 1, home=home)
         if entry.kind == "give" and not self._is_home(entry.to, home):
             if only:
                 self.renew([Term(name, id_, _OF_ANOTHER_HOME)])
@@ -511,6 +612,7 @@ class MemoryStore(LockStore):
         has_permit = takes and self._keep(
             name, f"{id_}\0{entry.facts}".encode(), entry.ttl, limit, instead_of=only
         )
+        self._end_merging(name, id_)
         for each in others:
             self._keep(each, f"{id_}\0{entry.facts}".encode(), entry.ttl)
         if entry.kind == "give":
@@ -577,8 +679,13 @@ class MemoryStore(LockStore):
     def _entry(self, name: str, id_: str) -> Entry | None:
         return next((each.entry for each in self._lines.get(name, ()) if each.id == id_), None)
 
+    def _end_merging(self, name: str, id_: str | None) -> None:
+        for each in [each for each, of in self._merging.items() if each[0] == name and of.id == id_]:
+            del self._merging[each]
+
     def _take_out(self, name: str, id_: str | None) -> Entry | None:
         entry = self._entry(name, id_ or "")
+        self._end_merging(name, id_)
         for each in [] if entry is None else [name, *_others(name, entry.facts.encode())]:
             self._lines[each] = [place for place in self._lines.get(each, ()) if place.id != id_]
             if not self._lines[each]:
@@ -590,7 +697,7 @@ class MemoryStore(LockStore):
     def _is_next(self, name: str, id_: str) -> bool:
         """Whether one that waits for several locks may have this one: it is free, with nobody before it."""
         holders = self._holders_of(name)
-        line = self._lines.get(name)
+        line = [each for each in self._lines.get(name, ()) if each.due <= self._clock()]
         return id_ in holders or (not holders and (not line or line[0].id == id_))
 
     def _told(self, answer: _Ended) -> _Ended:
@@ -668,7 +775,9 @@ class MemoryStore(LockStore):
         waiting = (
             each
             for each in self._lines.get(name, ())
-            if each.id not in self._holders_of(name) and not self._copies(name, each.id)
+            if each.due <= self._clock()
+            and each.id not in self._holders_of(name)
+            and not self._copies(name, each.id)
         )
         return next(waiting, None)
 
@@ -744,6 +853,11 @@ def _others(name: str, facts: bytes) -> list[str]:
 def _limit_in(value: bytes) -> int | None:
     found = re.search(rb'"limit":(\d+)', value)
     return int(found[1]) if found else None
+
+
+def _task_in(facts: str) -> str:
+    found = re.search(r'"task":"([^"]*)"', facts)
+    return found[1] if found else ""
 
 
 def _belongs(value: bytes, *tokens: str | None) -> bool:

@@ -22,6 +22,10 @@ key                           type    value                       expiry; writte
 ``redislock:{N}:parked``      hash    id -> entry of these two    when empty; park, claim_or_park
 ``redislock:{N}:until``       zset    id -> when it goes without  when empty; park, claim_or_park
                                       its lock, ms
+``redislock:{N}:merge``       hash    task -> who waits, whose    with the entry; park, claim_or_park
+                                      place calls take; NUL id
+                                      -> task (merge.lua)
+``redislock:{N}:newest``      hash    task -> ``id NUL us``       an hour; as ``merge``, acquire, newest
 ``redislock:{N}:bell:NONCE``  list    empty text: it has rung     the claim's ttl; all that end a hold
 ``redislock:lines``           zset    name, score when to look    when empty; park, sweep, what ends a hold
                                       next, ms
@@ -68,6 +72,7 @@ from celery_redislock.store.store import (
     LockStore,
     Mark,
     Marked,
+    Merge,
     Parked,
     Promotion,
     Refusal,
@@ -91,8 +96,8 @@ from celery_redislock.wire.wire import expect
 SCRIPTS = (
     "acquire", "acts", "claim_and_push", "claim_or_park", "counts", "downgrade", "drain", "fence",
     "force_release", "hand_on", "happened", "homes", "inspect", "leave", "limit", "look", "move", "names",
-    "park", "release", "release_and_store", "release_claims", "renew", "ring", "settle", "survey", "sweep",
-    "waiting",
+    "newest", "park", "release", "release_and_store", "release_claims", "renew", "ring", "settle", "survey",
+    "sweep", "waiting",
 )  # fmt: skip
 
 #: How long a strict fence outlives the last acquire that drew it: longer than any paused holder.
@@ -196,8 +201,9 @@ class RedisStore(LockStore):
         args += (self._note_ms, text)
         if turn is None:
             return self._scripts.begin("claim_and_push", keys, args, granted, name=name)()
-        *said, hand_off, within = turn
+        *said, hand_off, within, merge = turn
         args += (*map(str, said), "" if within is None else in_ms(within), in_ms(hand_off))
+        args += ("", "0", "0") if merge is None else (merge.names, *_times_of(merge))
         return self._scripts.begin("claim_or_park", keys, args, _granted_or_parked, name=name)()
 
     def look(
@@ -365,12 +371,16 @@ class RedisStore(LockStore):
         self, name: str, id: str, entry: Entry, *, nonce: str, how: str = "refused", band: int = 0,  # noqa: A002
         place: str = "last", most: int = 10_000, ahead: str = "",
         acknowledge: tuple[str, str, str] | None = None, within: float | None = None,
+        merge: Merge | None = None,
     ) -> Parked:  # fmt: skip
         home = self.home
         keys, args = self._to_park(name, id, entry, home, nonce, how, band, place, most, ahead, within)
         *theirs, tag = acknowledge or ("",)
         keys += theirs
         args.append(tag)
+        if merge is not None:
+            number = "" if merge.number is None else str(merge.number)
+            args += (merge.names, number, *_times_of(merge), merge.instead_of)
         answer = self._scripts.begin("park", keys, args, parked, name=name)()
         self._tell(answer.promoted)
         return answer
@@ -385,6 +395,12 @@ class RedisStore(LockStore):
         until = "" if within is None else in_ms(within)
         args = [id, name, entry.dumps(), how, home, str(band), place, str(most), self._note_ms, ahead, until]
         return keys, args
+
+    def newest(self, name: str, task: str, id: str, number: int | None) -> str:  # noqa: A002
+        keys = [self._base(name) + "lock"]
+        args = [encode_basestring_ascii(task)[1:-1], id, "" if number is None else str(number)]
+        newer: str = self._scripts.begin("newest", keys, args, _newest, name=name)()
+        return newer
 
     def leave(self, name: str, id: str, *, unless_held: bool = False) -> tuple[str, bytes, Release]:  # noqa: A002
         keys, args = self._to_leave(name, id, self.home, unless_held)
@@ -613,6 +629,8 @@ def granted(
     if word in _GRANTED:
         return Grant(int(reply[1]) or None, word == b"taken_over", sent_at, answered_at)
     if word == b"refused":
+        if reply[-2] == b"number":
+            return Refusal(_holds(name, *reply[1:-2]), int(reply[-1]))
         return Refusal(_holds(name, *reply[1:]))
     if word == b"repeated":
         fence = int(reply[1]) if len(reply) > 1 else None
@@ -662,7 +680,11 @@ def _promoted(name: str, fields: list[Any]) -> tuple[Promotion, ...]:
 
 
 #: The words that say what became of an entry that was to be parked.
-_PARKED = {word.encode(): word for word in ("parked", "repeated", "woken", "runs", "full", "unclaimed")}
+_PARKED = {
+    word.encode(): word for word in ("parked", "repeated", "woken", "runs", "full", "unclaimed", "done")
+}
+#: Likewise of one that meets another call of its task in line.
+_MET = {word.encode(): word for word in ("merged", "newer", "older")}
 
 #: Likewise of one that was to leave.
 _LEFT = {word.encode(): word for word in ("left", "released", "kept", "missing")}
@@ -671,13 +693,23 @@ _LEFT = {word.encode(): word for word in ("left", "released", "kept", "missing")
 def parked(name: str, reply: Any, *_: object) -> Parked:
     """Read what became of an entry that was to be parked."""
     word, *rest = reply
+    if word in _MET:
+        *place, value = rest
+        return Parked(_MET[word], place[0] if place else 0, Hold(name, value, 0.0))
     place = rest.pop(0) if rest else 0
     held_by, promoted = _held_and_promoted(name, rest)
     return Parked(_PARKED[word], place, held_by, promoted)
 
 
 def _granted_or_parked(name: str, reply: Any, *when: Any) -> Grant | Refusal | Marked | Parked:
-    return parked(name, reply) if reply[0] in {b"parked", b"unclaimed"} else granted(name, reply, *when)
+    is_parked = reply[0] in {b"parked", b"unclaimed", b"merged"}
+    return parked(name, reply) if is_parked else granted(name, reply, *when)
+
+
+def _newest(_name: str, reply: Any, *_: object) -> str:
+    word, *newer = reply
+    expect(word in {b"newest", b"older"} and len(newer) == (word == b"older"))
+    return newer[0].decode("utf-8", "replace") if newer else ""
 
 
 def left(name: str, reply: Any, *_: object) -> tuple[str, bytes, Release]:
@@ -840,6 +872,11 @@ def _holds(name: str, what: bytes, count: int, *fields: Any) -> tuple[Hold, ...]
     holds = (first, *chain.from_iterable(_holds(name, what, 1, *pair) for pair in pairs))
     expect(len(holds) == count)
     return holds
+
+
+def _times_of(merge: Merge) -> tuple[str, str]:
+    """Return its pause, and its longest time, as scripts take them."""
+    return str(round(1000 * merge.pause)), str(round(1000 * merge.longest))
 
 
 @lru_cache(maxsize=256)

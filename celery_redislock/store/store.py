@@ -77,6 +77,9 @@ class Hold:
         ``queued``, ``accepted`` or ``running``; its message has left; the identity of that, if not the token
     ``line``, ``names``, ``unacked``
         it was handed the lock in its turn; all locks it waits for; the broker's hash of deliveries (line.lua)
+    ``due``, ``first``, ``merged``
+        of a call whose place others take: before when it does not start, and when the first of them was
+        made, in ms of the server's clock; how many were merged into it (merge.lua)
     ``limit``, ``permits``
         of holders, as its process knows it; the places that it takes (permits.lua)
     ``at``, ``ttl``
@@ -176,9 +179,12 @@ class Refusal(NamedTuple):
 
     Attributes:
         holds: the holders that refuse it, one or several.
+        number: of a call whose facts say that it coalesces, when it was made: larger for each later one.
+            Microseconds of the server's clock.
     """
 
     holds: tuple[Hold, ...]
+    number: int | None = None
 
     @property
     def hold(self) -> Hold:
@@ -309,6 +315,24 @@ class Entry(NamedTuple):
         return f"{self.kind}\0{self.to}\0{max(1, round(self.ttl * 1000))}\0{self.facts}\0{self.text}"
 
 
+class Merge(NamedTuple):
+    """How a call takes the place of the one of its task that waits in line; its own arguments run then.
+
+    Attributes:
+        names: the task id and the token as they are spelled in the text, with NUL between them.
+        pause: seconds without another such call until the one that waits is due; 0 for at once.
+        longest: seconds from the first such call on after which it is due in any case; 0 for none.
+        number: when it was made (:class:`Refusal`); ``None`` where nobody knows, on a worker.
+        instead_of: on a worker: the id of the one that was told that it gives way.
+    """
+
+    names: str
+    pause: float = 0.0
+    longest: float = 0.0
+    number: int | None = None
+    instead_of: str = ""
+
+
 class Turn(NamedTuple):
     """How a message that is published waits in line, where its claim is refused.
 
@@ -327,6 +351,7 @@ class Turn(NamedTuple):
     most: int
     hand_off: float
     within: float | None = None
+    merge: Merge | None = None
 
 
 class Parked(NamedTuple):
@@ -335,9 +360,12 @@ class Parked(NamedTuple):
     Attributes:
         word: ``parked``; ``repeated``: it had been parked before; ``woken``: parked, and on its way already;
             ``runs``: not parked, it may have the lock; ``full``: not parked, the line is full; ``unclaimed``:
-            not parked, it was pushed without a claim.
-        place: how many were before it.
-        held_by: who holds the lock.
+            not parked, it was pushed without a claim; ``merged``: it has taken the place of one that waits,
+            whose id its message has now. With a :class:`Merge` on a worker, and not parked: ``newer``: the
+            one of its task that waits was called later; ``older``: that was called earlier, and gives way;
+            ``done``: this one has run, or has given way.
+        place: how many were before it; of one that ``merged``, how many have taken that place.
+        held_by: who holds the lock; for ``merged``, ``newer`` and ``older`` the one that waits.
         promoted: as of a :class:`Release`.
     """
 
@@ -456,8 +484,9 @@ class Counts(NamedTuple):
     Attributes:
         since: since when, in seconds since the epoch; ``None`` where nothing was.
         numbers: how often, by task and what: ``accepted``, ``started``, ``skipped``, ``asked`` (refused; its
-            task has a callable for ``on_conflict``), ``waited``, ``lost``, ``forced``, ``restored``; and by
-            task, ``wait`` or ``hold``, and an upper bound in seconds or ``ms`` for their sum.
+            task has a callable for ``on_conflict``), ``waited``, ``merged``, ``lost``, ``forced``,
+            ``restored``; and by task, ``wait`` or ``hold``, and an upper bound in seconds or ``ms`` for their
+            sum.
     """
 
     since: float | None = None
@@ -689,6 +718,7 @@ class LockStore(ABC):
         self, name: str, id: str, entry: Entry, *, nonce: str, how: str = "refused", band: int = 0,  # noqa: A002
         place: str = "last", most: int = 10_000, ahead: str = "",
         acknowledge: tuple[str, str, str] | None = None, within: float | None = None,
+        merge: Merge | None = None,
     ) -> Parked:  # fmt: skip
         """Put an entry into the line of a lock, unless it may have the lock; one round trip.
 
@@ -711,10 +741,21 @@ class LockStore(ABC):
             acknowledge: a delivery that the broker, on the lock server, forgets in the same step: the keys of
                 the hash of deliveries and of the sorted set of their tags, and the tag.
             within: seconds after which it goes without the lock, if it still waits: :meth:`sweep` lets it go.
+            merge: it takes the place of an older call of its task, once that is to give way.
 
         Raises:
             LockUnavailable: besides, in a store that keeps no lines; and where the server is out of memory.
         """
+
+    def newest(self, name: str, task: str, id: str, number: int | None) -> str:  # noqa: A002, ARG002
+        """Note when a call was made that starts now; one round trip.
+
+        Returns:
+            The id of a later call of this task that was accepted within the last hour, '' for none.
+            ``number``: as of a :class:`Merge`; without one each other call counts as later, and nothing is
+            noted. A store of several locks, and a quorum, knows none.
+        """
+        return ""
 
     @abstractmethod
     def leave(self, name: str, id: str, *, unless_held: bool = False) -> tuple[str, bytes, Release]:  # noqa: A002

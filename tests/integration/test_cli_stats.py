@@ -52,7 +52,7 @@ def test_counts_holders_and_waiters_are_shown_by_task_and_told_to_programs(shell
     assert "days" in table.pop("WAIT")
     counted = {"ACCEPTED": "1", "STARTED": "2", "SKIPPED": "2", "WAITED": "1"}
     held = {"RUNNING": "1", "LATE": "1", "IN LINE": "1", "HOLD": "0.0 s"}
-    nothing = dict.fromkeys(["ASKED", "LOST", "FORCED", "RESTORED", "QUEUED"], "-")
+    nothing = dict.fromkeys(["ASKED", "MERGED", "LOST", "FORCED", "RESTORED", "QUEUED"], "-")
     assert table == {"TASK": "shop.nightly", **counted, **held, **nothing}
 
     document = json.loads(shell.celery("stats", "--task", "shop.*", "--json").stdout)

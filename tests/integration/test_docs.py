@@ -17,7 +17,7 @@ from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.locks import connect
 from celery_redislock.scheduling.state import NOTHING, States
 from celery_redislock.store.redisstore import RedisStore
-from celery_redislock.store.store import Entry, Grant, Mark, Refusal, Term
+from celery_redislock.store.store import Entry, Grant, Mark, Merge, Refusal, Term
 from tests.pages import PAGES, ROOT, acl_rule, blocks_of
 
 #: In the pages this is where the server is.
@@ -259,12 +259,26 @@ def use_everything(server: EmbeddedServer, *, replicas: int = 0) -> None:
             store.acquire("name", token, 0.001, facts="{}")
         store.force_release("name")
         assert list(store.release_claims(["owner"])) == []
+        take_a_place(store)
         assert store.server_says("memory", "maxmemory_policy") == "noeviction"
         assert store.acts("{}") == []
         assert store.acts() == [{}]
         stand_in_line(store)
         hold_together(store)
         send_a_tick(store)
+
+
+def take_a_place(store: RedisStore) -> None:
+    """Wait, give way to a newer call, and be revoked, as messages do whose calls coalesce."""
+    assert isinstance(store.acquire("newest", "owner/token", 5.0, facts="{}"), Grant)
+    entry = Entry("push", "redislock:queue", 5.0, '{"task":"shop.sync"}')
+    for id_, older, word in (("a/1", "", "parked"), ("b/1", "", "older"), ("b/1", "a/1", "parked")):
+        merge = Merge(f'"{id_}"\0{id_}', instead_of=older)
+        assert store.park("newest", id_, entry, nonce=f"{id_}{older}", merge=merge).word == word
+    assert store.newest("newest", "shop.sync", "a/1", None) == "b/1"
+    assert list(store.release_claims(["b"])) == []
+    assert store.leave("newest", "b/1")[0] == "left"
+    assert store.release("newest", "owner/token").released
 
 
 def stand_in_line(store: RedisStore) -> None:
@@ -378,7 +392,10 @@ def test_every_key_is_in_the_table_of_the_page(server: EmbeddedServer, admin: re
         admin.delete("redislock:{N}:note:NONCE")
         store.release("N", "rung/token")
         assert store.settle("N", "sent/token", 5.0)
-        store.park("N", "waiting/token", Entry("give", "elsewhere", 5.0, "{}"), nonce="NONCE", within=5.0)
+        of_task = '{"task":"shop.sync"}'
+        merge = Merge('"waiting"\0waiting/token')
+        entry = Entry("give", "elsewhere", 5.0, of_task)
+        store.park("N", "waiting/token", entry, nonce="NONCE", within=5.0, merge=merge)
         states = States(store, "APP")
         assert states.take("ENTRY", NOTHING, {}, bound=5.0, next_in=6.0).status == "taken"
         states.pause("ENTRY", 5.0)
@@ -389,5 +406,5 @@ def test_every_key_is_in_the_table_of_the_page(server: EmbeddedServer, admin: re
     assert found == dict(rows)
     assert {key.decode() for key in keys if ask(admin, "PTTL", key) <= 0} == {
         "redislock:{N}:line", "redislock:{N}:parked", "redislock:{N}:sent", "redislock:{N}:until",
-        "redislock:lines",
+        "redislock:{N}:merge", "redislock:lines",
     }  # fmt: skip

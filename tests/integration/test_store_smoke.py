@@ -13,7 +13,7 @@ from celery_redislock.wire.scripts import script
 from tests.kinds import KINDS, Kind, ids_of, store_case
 from tests.stores import ABOUT, FACTS, RedisCase, granted, refused
 
-A, B, C = (f"job-{each}/abcdefghijk{each}" for each in "abc")
+A, B, C, D = (f"job-{each}/abcdefghijk{each}" for each in "abcd")
 
 #: Sent by a quorum, and by locks of asyncio, whose tests run on each server.
 ELSEWHERE = {"fence", "ring"}
@@ -97,6 +97,8 @@ def _publish(case: RedisCase) -> None:
     assert isinstance(parked, Parked)
     assert case.store.release("n", A).released
     assert case.pushed() == ["a(claimed)", "b(parked)"]
+    assert case.store.newest("n", "shop.sync", C, 1) == ""
+    assert case.store.newest("n", "shop.sync", D, None) == C
 
 
 def _limit(case: RedisCase) -> None:

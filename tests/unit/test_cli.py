@@ -62,6 +62,8 @@ class TestHolder:
             "key": "key", "state": "running", "task": "proj.add", "owner": "id", "host": "web1", "pid": 7,
             "since": 100.0, "remaining": 12.0, "token": "id/nonce", "queued": None, "ttl": None,
             "about": None,
+            "due": None,
+            "merged": None,
         }  # fmt: skip
 
     def test_another_programs_lock_without_an_end_is_shown_and_is_json_too(self) -> None:

@@ -137,7 +137,8 @@ class Stage:
             # A worker that shuts down may keep what it has received until it is killed (celery 5.7.0).
             self.disturbances.append((asked, boottime()))
         if number == signal.SIGTERM and worker.process.returncode is None:
-            number = signal.SIGKILL  # Celery waits for what never ends
+            # A child waits 30 s for its last result to be read, in vain (billiard 4.3, plain tasks as well).
+            number = signal.SIGKILL
         logs = self._logs if number == signal.SIGTERM else self._logs_of_dead
         logs.append(worker.log)
         worker.end()

@@ -18,7 +18,8 @@
 --         taken_over fence                       from the token `from`
 --         sent_again fence                       likewise, and its message was sent more than once (sent.lua)
 --         repeated fence                         held under this token already: the request was repeated
---         {refused, held, n, value, pttl, ...}   by the holder; pttl is -1 for a foreign lock without a ttl
+--         {refused, held, n, value, pttl, ...}   by the holder; pttl is -1 for a foreign lock without a ttl. Behind
+--                                each refusal of a call that coalesces: number, its microseconds (merge.lua)
 --         {refused, period, 1, value, pttl}      by the period
 --         {refused, line, 1, value, pttl}        there is room for the first in its line, whom another home serves,
 --                                                or who waits for other locks as well
@@ -27,6 +28,8 @@
 include('index')
 -- Milliseconds: the longest time until somebody looks at a line again whose holder has just started.
 local LATEST = 2000
+-- What the facts of a task say whose duplicates coalesce.
+local COALESCES = '"on_conflict":"coalesce"'
 local lock, index, mark, period, fence_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local value, ttl, name, from, starts = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1'
 local limit, held, ours, taken, was_in_line, opens_period, permit, copy = ARGV[8]
@@ -42,8 +45,13 @@ include('permits')
   return permits(lock, index, name, held)
 end
 
+-- A call that coalesces is told when it was made: of two that were refused the newer one counts.
 -- It is noted what happened, when nothing of this script can fail any more. Not where that would be waited for (WAIT).
 local function noted(answer)
+  if answer[1] == 'refused' and string.find(value, COALESCES, 1, true) then
+    local time = call('TIME')
+    append(answer, {'number', string.format('%.0f', time[1] * 1000000 + time[2])})
+  end
   if answer[1] == 'refused' and not string.find(value, '"confirmed":1', 1, true) then
 include('refusal')
     note_refusal(lock, index, name, value, answer[4])
@@ -71,7 +79,7 @@ local function first_in_line()
 include('line')
   wake(lock, index, name, '')
   held = call('GET', lock)
-  return not held and redis.pcall('ZRANGE', line, 0, 0)[1]
+  return not held and first_due(stem, now_ms())
 end
 
 local function behind(first)
@@ -124,7 +132,7 @@ include('sent')
       for _, id in ipairs(call('ZRANGE', sent, 0, -1)) do
         bring_back(stem_of(lock), name, id)
       end
-      first = call('ZRANGE', line, 0, 0)[1]
+      first = first_due(stem_of(lock), now_ms())
     end
     if first and first .. '\0' == from then
       first = nil -- its hand-off has ended, and it is the first
@@ -229,6 +237,10 @@ elseif not string.find(value, '"state":"running"', 1, true) then
   if not claim then
 include('history')
     tally(index, task_in(value, name), 'accepted')
+    if string.find(value, COALESCES, 1, true) then
+include('merge')
+      note_newest(stem_of(lock), task_in(value, name), string.match(value, '^[^%z]*'), now_us())
+    end
   end
 elseif claim and string.find(claim, '"timed":1', 1, true) then
 include('history')

@@ -31,9 +31,43 @@ local function is_home(home, to)
   return string.find('\n' .. home .. '\n', '\n' .. to .. '\n', 1, true)
 end
 
+-- When its time comes (ms, server clock); 0 for at once.
+local function due_of(facts)
+  return tonumber(string.match(facts or '', '^{"due":(%d+)') or 0)
+end
+
+local function is_due(stem, id, now)
+  local _, _, _, facts = read(redis.pcall('HGET', stem .. 'parked', id))
+  return due_of(facts) <= now
+end
+
+-- The first in line whose time has come; nil where nobody is.
+local function first_due(stem, now)
+  local rank, id = -1
+  repeat
+    rank = rank + 1
+    id = redis.pcall('ZRANGE', stem .. 'line', rank, rank)[1]
+  until not id or is_due(stem, id, now)
+  return id
+end
+
+-- Nobody takes the place of this one any more (merge.lua).
+local function end_merging(stem, id)
+  local task = redis.pcall('HGET', stem .. 'merge', '\0' .. id)
+  if type(task) ~= 'string' then
+    return
+  end
+  local waiting = redis.call('HGET', stem .. 'merge', task) or ''
+  redis.call('HDEL', stem .. 'merge', '\0' .. id)
+  if string.find(waiting, id .. '\0', 1, true) == 1 then
+    redis.call('HDEL', stem .. 'merge', task)
+  end
+end
+
 -- Tells whether it was in line, or handed the lock and not started (sent.lua). pcall: one key's trouble stays with
 -- that key.
 local function take_out(stem, id)
+  end_merging(stem, id)
   redis.pcall('HDEL', stem .. 'parked', id, id .. '\0sent', id .. '\0kept', id .. '\0at', id .. '\0gone')
   redis.pcall('ZREM', stem .. 'until', id)
   local was_sent = redis.pcall('ZREM', stem .. 'sent', id) == 1

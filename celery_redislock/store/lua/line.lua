@@ -15,6 +15,8 @@
 --
 -- A message that was pushed or given is kept until it has started (sent.lua).
 --
+-- Who is not due yet, as its facts begin (`{"due":MS,`), is passed over; nobody has the lock kept for it (merge.lua).
+--
 -- Who waits for several locks, which its facts name (`"names":[...]`), is in the lines of them all, and is handed
 -- them all once they are free and it is the first in each: nobody goes before it in any of them, and lines in which
 -- two wait have them in one order, as they were entered in one step.
@@ -75,6 +77,9 @@ end
 -- The home that alone can serve the first in the line that was looked at last; nil where that is not another one.
 local elsewhere
 
+-- When the first is due of those that the look at a line has passed over, where it has no other reason to look again.
+local soonest
+
 -- Returns nothing where nobody waits, or could be served; an id, its text and how often it was sent and extended where
 -- the caller publishes it, and others after it when that is settled.
 -- Those that are pushed leave as long as there is room. `only`: this very
@@ -86,7 +91,8 @@ local function wake(lock, index, name, home, only, permit)
   local sent = stem .. 'sent'
   local now = now_ms()
   elsewhere = nil
-  local rank = 0
+  soonest = nil
+  local rank, passed, is_on_its_way = 0
   if not only and not permit and call('EXISTS', sent) == 1 then
     local held = call('GET', lock)
     permit = is_marker(held) and permits(lock, index, name, held) or nil
@@ -112,6 +118,9 @@ local function wake(lock, index, name, home, only, permit)
     elseif type(till) == 'string' and tonumber(till) < now and not only then
       -- Its process is dead, or stands still. Elsewhere it would stand before those who go before it here.
       take_out_of_all(stem, name, id, facts)
+    elseif not only and due_of(facts) > now then
+      passed = math.min(passed or math.huge, due_of(facts))
+      rank = rank + 1
     elseif kind == 'give' and not is_home(home, to) then
       -- It is given when its claim has run out.
       if only and is_marker(call('GET', lock)) then
@@ -137,12 +146,13 @@ local function wake(lock, index, name, home, only, permit)
         local holder = call('GET', other .. 'lock')
         local is_own = holder and string.find(holder, id .. '\0', 1, true) == 1
         -- It is being parked where it is not in that line: behind all who are.
-        local before = redis.pcall('ZRANK', other .. 'line', id) or redis.pcall('ZCARD', other .. 'line')
-        local is_free = not holder and before == 0 and redis.pcall('EXISTS', other .. 'sent') == 0
+        local first = first_due(other, now)
+        local is_free = not holder and (not first or first == id) and redis.pcall('EXISTS', other .. 'sent') == 0
         needs = (is_own or is_free) and needs or math.huge
       end
       if takes and is_here and not only then
-        rank = rank + 1 -- given, and not settled; or another delivery of what runs, which ends first
+        -- Given, and not settled; or another delivery of what runs, which ends first.
+        rank, is_on_its_way = rank + 1, true
       elseif takes and room < needs and not only then
         local left = permit and permit.ends_in(0) or call('PTTL', lock)
         -- Sooner where it is due sooner: those who ask come as often as they like.
@@ -163,6 +173,7 @@ local function wake(lock, index, name, home, only, permit)
             list(index, its_name, now, tonumber(ttl))
           end
         end
+        end_merging(stem, id)
         local noted = kind ~= 'ring' and noted_at(stem, name, facts)
         local sends = noted and note_of(noted, id, 'sent') or 0
         if kind == 'give' then
@@ -201,6 +212,12 @@ local function wake(lock, index, name, home, only, permit)
       end
     end
   end
-  look_by(index, name, stem, now + LATEST) -- for those that were passed over, or are on their way
+  -- For those that were passed over, or are on their way.
+  if not passed or is_on_its_way or call('EXISTS', sent) == 1 then
+    passed = math.min(passed or math.huge, now + LATEST)
+  else
+    soonest = passed
+  end
+  look_by(index, name, stem, passed)
 end
 

@@ -22,6 +22,12 @@
 --       11  within  ms until it goes without the lock if it is in line then (sweep.lua); '' for ever. A process
 --                   that waits leaves the line then, unless it has parked again
 --       12  tag     of the delivery that is acknowledged; '' or absent for none
+--       13  named   `task id NUL token`, as they are spelled in its text: of a call that takes the place of an older
+--                   one of its task (merge.lua), or gives way to a newer one. Absent, with all that follows: of none
+--       14  number  when it was made; '' where nobody knows: then whoever is parked later is newer
+--       15  pause   as in claim_or_park.lua, and so is
+--       16  longest
+--       17  older   id of the one whose caller was told that it gives way; '' for none
 -- RETURNS {parked, place}                        place: how many are before it. The lock is free, but 'behind'
 --         {parked, place, held, n, value, pttl, ...}  by the holder
 --         {parked, place, promoted, sends, kept, id, text} the lock was free, and the caller publishes this one
@@ -29,9 +35,13 @@
 --         repeated                               parked before
 --         runs                                   not parked: the lock is free, or its own claim's
 --         full                                   not parked
+--         done                                   not parked: it has run, or has given way
+--         {newer, id}                            not parked: this one of its task waits, and is newer
+--         {older, value}                         not parked: this one waits, `id NUL facts`, and is to give way
 include('line')
 include('place')
 include('history')
+include('merge')
 local lock, index, note = KEYS[1], KEYS[2], KEYS[3]
 local id, name, entry, how, home = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local stem = stem_of(lock)
@@ -49,8 +59,15 @@ local function acknowledge()
   end
 end
 
+local named, number, older = ARGV[13], tonumber(ARGV[14]), ARGV[17]
+local pause, longest = tonumber(ARGV[15]), tonumber(ARGV[16])
+local task
+
 if call('EXISTS', note) == 1 then
   return {ok = 'repeated'}
+end
+if named and call('EXISTS', mark_of(stem, id)) == 1 then
+  return {ok = 'done'}
 end
 local held = call('GET', lock)
 local is_own = held and string.find(held, id .. '\0', 1, true) == 1
@@ -67,7 +84,9 @@ end
 -- One that holds the lock, and is given up although it was handed that, is missed by a look, or when its claim ends.
 if call('HEXISTS', parked, id) == 1 and (call('ZSCORE', line, id) or is_sent and how == 'refused') then
   acknowledge() -- another delivery of it
-  if string.sub(entry, 1, 4) ~= 'ring' then
+  if named then
+    -- Its place may have been taken since.
+  elseif string.sub(entry, 1, 4) ~= 'ring' then
     redis.pcall('HSET', parked, id, entry) -- who refused it may know another limit than who parked it first
   elseif lives then
     call('ZADD', stem .. 'until', now_ms() + ARGV[11], id)
@@ -84,17 +103,49 @@ end
 local length = call('ZCARD', line)
 -- Where some hold it, all who were handed it and hold it no more are in line again.
 local is_free = not held and length == 0 and (permit and permit.ends_in(0) or call('EXISTS', stem .. 'sent') == 0)
-if how ~= 'refused' and (is_own or how == 'ask' and is_free) then
+if how ~= 'refused' and (is_own or how == 'ask' and is_free and not (pause and pause > 0)) then
   return {ok = 'runs'}
 end
-if not is_own and length >= tonumber(ARGV[8]) then
+local waiting, its_number, its_facts, at, its_until
+if named and not is_own then
+  task = task_in(facts, name)
+  waiting, its_number = waiting_of(stem, task)
+  local is_newer = number and its_number and number < its_number or not number and ARGV[7] ~= 'last'
+  if waiting and is_newer then
+    return {'newer', waiting}
+  end
+  _, _, _, its_facts = read(waiting and call('HGET', parked, waiting))
+  if waiting and waiting ~= older then
+    return {'older', waiting .. '\0' .. (its_facts or '')}
+  end
+end
+if not is_own and not waiting and length >= tonumber(ARGV[8]) then
   return {ok = 'full'}
 end
 local is_first, is_new = call('EXISTS', lines) == 0, call('EXISTS', line, parked, stem .. 'sent') == 0
-put(stem, id, entry, ARGV[6], ARGV[7])
-tally(index, task_in(facts or '', name), 'waited')
-local now = now_ms()
-if ARGV[11] ~= '' then
+local now, due = now_ms(), 0
+if task then
+  local kind, to, hand_off, _, text = read(entry)
+  facts, due = with_times(facts, now, pause, longest, its_facts)
+  entry = table.concat({kind, to, hand_off, facts, text}, '\0')
+  at = waiting and call('ZSCORE', line, waiting)
+  its_until = waiting and call('ZSCORE', stem .. 'until', waiting)
+end
+if waiting then
+  take_out(stem, waiting)
+  call('SET', mark_of(stem, waiting), '1', 'PX', HOUR)
+  call('ZADD', line, at, id)
+  call('HSET', parked, id, entry)
+else
+  put(stem, id, entry, ARGV[6], ARGV[7])
+end
+if task then
+  let_merge(stem, task, id, number or now_us(), named)
+end
+tally(index, task_in(facts or '', name), waiting and 'merged' or 'waited')
+if its_until then
+  call('ZADD', stem .. 'until', its_until, id)
+elseif ARGV[11] ~= '' then
   call('ZADD', stem .. 'until', now + ARGV[11], id)
 end
 let_live({line, parked, stem .. 'until'}, lives, is_new)
@@ -121,6 +172,9 @@ if is_free and how == 'behind' and ARGV[10] ~= '' then
   held = ARGV[10]
   call('SET', lock, held, 'PX', AHEAD)
   list(index, name, now, AHEAD)
+end
+if due > 0 then
+  redis.pcall('ZADD', lines, 'LT', due, name)
 end
 local left = held and (permit and permit.ends_in(0) or call('PTTL', lock)) or LATEST
 redis.pcall('ZADD', lines, 'NX', now + math.min(left < 0 and LATEST or left + 5, LATEST), name)

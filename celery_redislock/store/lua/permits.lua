@@ -122,14 +122,14 @@ permits = function(lock, index, name, held)
     end
   end
 
-  -- The first in a line that neither holds it already nor is another delivery of what holds it.
+  -- The first in a line whose time has come, and that neither holds it already nor is another delivery of what does.
   function self.first_in(line)
     local rank = -1
     local id
     repeat
       rank = rank + 1
       id = call('ZRANGE', line, rank, rank)[1]
-    until not id or not (self.facts_of(id) or self.copy_of(id))
+    until not id or is_due(stem, id, now) and not (self.facts_of(id) or self.copy_of(id))
     return id
   end
 

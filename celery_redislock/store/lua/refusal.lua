@@ -10,7 +10,7 @@ local function note_refusal(lock, index, name, value, holder, by)
     return
   end
   local strategy = string.match(value, '"on_conflict":"(%l+)"')
-  if strategy ~= 'wait' then
+  if strategy ~= 'wait' and strategy ~= 'coalesce' then
     tally(index, task, strategy == 'callable' and 'asked' or 'skipped', by)
   end
   local refused, refusals = stem_of(lock) .. 'refused', beside(index, 'refusals')

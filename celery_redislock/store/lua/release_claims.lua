@@ -2,7 +2,7 @@
 -- A period that began under such a claim ends with it. Runs keep their holds, and periods alone stay.
 --
 -- KEYS  1  index     sorted set of names
--- ARGV  1  cursor    of the last answer, '0' at first
+-- ARGV  1  cursor    of the last answer, '0' at first; behind `lines:`, of the lines, whose calls nobody joins any more
 --       2  count     of locks to look at, more or less
 --       3  start     of a lock's keys, up to its name
 --       4 ..         the owners
@@ -22,6 +22,20 @@ local function state_of(value)
 end
 
 local claims = {}
+
+-- Later calls of its task do not take the place of a revoked one, and earlier ones do not yield to it (merge.lua).
+local function forget(stem)
+  for _, what in ipairs({'merge', 'newest'}) do
+    local all = redis.pcall('HGETALL', stem .. what)
+    for i = 1, #all, 2 do
+      local id = string.match(all[i], '^%z(.*)$') or string.match(all[i + 1], '^([^%z]*)%z')
+      if id and is_wanted[string.match(id, '^(.+)/') or id] then
+        end_merging(stem, id)
+        redis.pcall('HDEL', stem .. what, all[i])
+      end
+    end
+  end
+end
 
 local function release(name, value)
   local stem = stem_at(start, name)
@@ -46,12 +60,21 @@ local function release(name, value)
     claims[#claims + 1] = token
   end
   if gone[1] then
+    forget(stem)
     wake(lock, index, name, '')
   end
 end
 
 -- It changes nothing, but counts as a write, so a replica refuses: it may know only past claims.
 call('ZREM', index, '')
+local of_lines = string.match(cursor, '^lines:(.*)$')
+if of_lines then
+  local found = call('ZSCAN', beside(index, 'lines'), of_lines, 'COUNT', count)
+  for i = 1, #found[2], 2 do
+    pcall(forget, stem_at(start, found[2][i]))
+  end
+  return {'walked', found[1] == '0' and '0' or 'lines:' .. found[1], 'claims', 0}
+end
 local found = call('ZSCAN', index, cursor, 'COUNT', count)
 for i = 1, #found[2], 2 do
   local name = found[2][i]
@@ -60,7 +83,7 @@ for i = 1, #found[2], 2 do
     pcall(release, name, value) -- one key's trouble must not keep the other claims
   end
 end
-local answer = {'walked', found[1], 'claims', #claims / 2}
+local answer = {'walked', found[1] == '0' and 'lines:0' or found[1], 'claims', #claims / 2}
 for _, field in ipairs(claims) do
   answer[#answer + 1] = field
 end

@@ -181,6 +181,9 @@ local function look(name)
     tell(name, 'promoted', promoted, text, sends, kept)
   end
   if is_freed then
+    if soonest then
+      call('ZADD', lines, 'XX', soonest, name)
+    end
     return
   end
   local holders = permit and permit.holders() or {1, held, call('PTTL', lock)}

@@ -17,7 +17,8 @@ LUA = files(STORE) / "lua"
 
 #: These are only included by others.
 INCLUDED = {
-    "each", "entry", "found", "history", "index", "keys", "line", "permits", "place", "refusal", "sent",
+    "each", "entry", "found", "history", "index", "keys", "line", "merge", "permits",
+    "place", "refusal", "sent",
     "told",
 }  # fmt: skip
 
