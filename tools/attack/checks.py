@@ -101,6 +101,8 @@ def fate(call: Mapping[str, Any], facts: Facts) -> str:  # noqa: PLR0911  a tabl
             if died
             else f"lost: the result, which is {state}"
         )
+    if call.get("newest") and is_ready and "begun" in map(facts.bodies.get, _bodies_of(task_id, facts)):
+        return "finished"  # with its own arguments, or with those of a newer call
     # Of an id that is used again the state may be another call's.
     if call["droppable"] and (state == "REVOKED" or error == "DuplicateTask" or (call["fixed"] and is_ready)):
         return "dropped as a duplicate"
@@ -115,6 +117,46 @@ def fate(call: Mapping[str, Any], facts: Facts) -> str:  # noqa: PLR0911  a tabl
     if call["early"] and error in {"LockUnavailable", "OperationalError"}:
         return "failed visibly, both servers away"
     return f"lost: {state} {error}"
+
+
+def _bodies_of(task_id: str, facts: Facts) -> list[tuple[str, int]]:
+    return [each for each in facts.bodies if each[0] == task_id]
+
+
+def outdated(
+    attempts: Mapping[str, Sequence[Mapping[str, Any]]], outcomes: Mapping[str, Sequence[Any]], facts: Facts
+) -> list[str]:
+    """Return of which calls that coalesce the newest has not run, although nothing excuses that.
+
+    Excused are those that were revoked, were in the hands of the dead or whose body was killed, those that a
+    call without a number may have followed, and those whose id is used again.
+    """
+    last: dict[str, tuple[int, str]] = {}
+    excused: set[str] = set()
+    for name, (call, *_) in attempts.items():
+        about, outcome = call.get("newest"), outcomes.get(name, ("", ""))
+        if about is None:
+            continue
+        if not about["takes_part"]:
+            continue
+        task_id = outcome[1] if outcome[0] == "refused" else call["id"]
+        if not about["is_numbered"] or outcome[0] not in {"accepted", "refused"}:
+            excused.add(about["of"])
+        last[about["of"]] = max(last.get(about["of"], (0, "")), (call["number"], task_id))
+    found = []
+    for of, (number, task_id) in last.items():
+        bodies = _bodies_of(task_id, facts)
+        is_hurt = task_id in facts.received_by_dead | facts.revoked or "killed" in map(
+            facts.bodies.get, bodies
+        )
+        if (
+            of not in excused
+            and not is_hurt
+            and not task_id.startswith("fixed")
+            and number not in facts.begun
+        ):
+            found.append(f"the newest call of {of}, {number} [{task_id}], has not run")
+    return found
 
 
 def _of_dead(call: Mapping[str, Any], facts: Facts) -> str:

@@ -33,6 +33,8 @@ SCOPES = ("until_executed", "while_executing", "until_and_while_executing") * 2 
 #: Those in which everybody can wait.
 WAITING_SCOPES = ("until_executed", "while_executing", "until_and_while_executing", "until_executing")
 STRATEGIES = ("skip", "raise", "retry")
+#: Those in which the newest of many calls may wait.
+OF_NEWEST = ("until_executed", "until_executing")
 #: How a call ends; most of them just end.
 ENDINGS = ("", "", "", "", "", "", "fail", "retry", "retry_quietly", "retry_slowly")
 KEYS, TASKS = 12, 8
@@ -114,6 +116,8 @@ def draw_call(
         return {}  # nobody waits at publish for what nobody releases
     if options and "lock_period" in options and "lock_limit" in declared:
         return {}  # these are refused together
+    if options and declared["on_conflict"] == "coalesce" and options.keys() & {"on_conflict", "lock_period"}:
+        return {}  # likewise
     return options
 
 
@@ -176,10 +180,14 @@ def _options(chance: random.Random) -> dict[str, Any]:
         client = "skip"  # nobody waits at publish for what nobody releases
     # Periods of many waiting messages follow one another: short, or the round never ends.
     period = chance.uniform(0.2, 0.8) if scope == "until_expired" or chance.random() < 0.2 else None
+    asked = server if scope == "while_executing" else {"client": client, "server": server}
+    is_newest = scope in OF_NEWEST and period is None and chance.random() < 0.4
+    is_put_off = is_newest and chance.random() < 0.3
     return {
         "lock": scope,
         "lock_key": chance.choice(["attack:{key}", "attack:{key}", ["key"]]),
-        "on_conflict": server if scope == "while_executing" else {"client": client, "server": server},
+        "on_conflict": "coalesce" if is_newest else asked,
+        **({"lock_debounce": 1.0, "lock_debounce_max": 2.0} if is_put_off else {}),
         "acks_late": late,
         "reject_on_worker_lost": late and chance.random() < 0.7,
         **({"lock_period": period} if period else {}),

@@ -41,6 +41,8 @@ def publish(chance: random.Random) -> None:
         calls.append(_call(task, number, task_id, droppable=may_drop))
         # Few of the keys are wanted by many.
         key = f"k{min(chance.randrange(keys), chance.randrange(keys))}"
+        if size == 1 and task.options_of_round["on_conflict"] == "coalesce":
+            calls[0]["newest"] = _newest_of(task, key, options)
         ending = chance.choice(ENDINGS if size == 1 else ("", "", "retry"))
         args = [key, number, chance.choice(SECONDS), ending]
         signatures.append(task.si(*args).set(task_id=task_id))
@@ -69,7 +71,7 @@ def publish_hot(chance: random.Random) -> None:
 
 def _call(task: Any, number: int, task_id: str, *, droppable: bool = False) -> dict[str, Any]:
     about = {"task": task.name, "number": number, "id": task_id, "early": not task.acks_late}
-    return {**about, "droppable": droppable, "fixed": task_id.startswith("fixed")}
+    return {**about, "droppable": droppable, "fixed": task_id.startswith("fixed"), "newest": None}
 
 
 def _attempt(calls: list[dict[str, Any]], publish: Callable[[], Any]) -> None:
@@ -85,11 +87,21 @@ def _attempt(calls: list[dict[str, Any]], publish: Callable[[], Any]) -> None:
     app.journal.note("outcomes", name, [kind, str(result.id), boottime()])
 
 
+def _newest_of(task: Any, key: str, options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return of which calls it is one whose newest has to run, and whether that is told by a number."""
+    asked = options or {}
+    takes_part = "countdown" not in asked and asked.get("lock", "") is not None
+    of = f"{task.name} {asked.get('lock_key', key)}"
+    return {"of": of, "takes_part": takes_part, "is_numbered": options is not None}
+
+
 def _is_droppable(task: Any, asked_here: Mapping[str, Any] | None) -> bool:
     """Whether the worker may drop a message as a duplicate: nobody accepted it before."""
     options = {**task.options_of_round, **(asked_here or {})}
     asked = options["on_conflict"]
     client, server = (asked["client"], asked["server"]) if isinstance(asked, dict) else (asked, asked)
+    if client == "coalesce":
+        return True  # it may give way to a newer one
     is_claimed = asked_here is not None and options["lock"] != "while_executing" and client != "retry"
     return not is_claimed and server != "retry"
 

@@ -46,10 +46,17 @@ def body(start: float = 0.0, fence: int = 1, **about: Any) -> dict[str, Any]:
     return {"limit": 1, **known, "fence": fence, "start": start, "deadline": start + 9, **about}
 
 
+#: Of calls whose newest has to run.
+NEWEST = {"of": "t k", "takes_part": True, "is_numbered": True}
+MERGED = {"newest": NEWEST, "droppable": True}
+
+
 @pytest.mark.parametrize(
     ("known", "fate"),
     [
         (DONE, "finished"),
+        (facts(calls=[MERGED], states={"a": ("SUCCESS", "")}, bodies={("a", 0): "begun"}), "finished"),
+        (facts(calls=[MERGED], states={"a": ("SUCCESS", "")}), "lost: SUCCESS "),
         (facts(), "lost: PENDING "),
         (facts(states={"a": ("FAILURE", "KeyError")}), "lost: FAILURE KeyError"),
         (facts(states={"a": ("REVOKED", "")}), "lost: REVOKED "),
@@ -377,3 +384,28 @@ def test_a_server_keeps_its_record_whole_however_long_it_is(tmp_path: Path) -> N
         redis.Redis.from_url(server.redis_url, decode_responses=True) as client,
     ):
         assert client.config_get("auto-aof-rewrite-percentage") == {"auto-aof-rewrite-percentage": "0"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome", "known", "is_found"),
+    [
+        ({}, ("accepted", "b"), {}, True),
+        ({}, ("refused", "a"), {}, True),
+        ({}, ("accepted", "b"), {"begun": {2: 0}}, False),
+        ({}, ("accepted", "b"), {"revoked": frozenset("b")}, False),
+        ({}, ("refused", "a"), {"received_by_dead": frozenset("a")}, False),
+        ({}, ("accepted", "b"), {"bodies": {("b", 0): "killed"}}, False),
+        ({}, ("failed", "OperationalError"), {}, False),
+        ({"takes_part": False}, ("accepted", "b"), {"begun": {1: 0}}, False),
+        ({"is_numbered": False}, ("accepted", "b"), {}, False),
+        ({"of": "t another"}, ("accepted", "b"), {"begun": {2: 0}}, True),
+    ],
+)
+def test_the_newest_call_that_did_not_run_is_found(
+    changes: dict[str, Any], outcome: tuple[str, str], known: dict[str, Any], is_found: bool
+) -> None:
+    """Two calls of a task and a key; nobody has run the first one either, unless it is said."""
+    later = {**CALL, "number": 2, "id": "b", "newest": {**NEWEST, **changes}}
+    attempts = {"1": [{**CALL, "newest": NEWEST}], "2": [later]}
+    outcomes = {"1": ("accepted", "a"), "2": outcome}
+    assert bool(checks.outdated(attempts, outcomes, facts(**known))) is is_found
