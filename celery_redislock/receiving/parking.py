@@ -142,7 +142,9 @@ def park_refused(delivery: Delivery, message: Any, name: str, request: Any) -> s
             _keep_claim(delivery, name)
         answer = _park(
             delivery.task, lock, message, said, delivery.options,
-            request=request, since=since, merges=delivery.takes_place,
+            request=request, since=since,
+            # Not where it waits for another run of its own id.
+            merges=name == delivery.lock.key and delivery.takes_place,
         )  # fmt: skip
     except RedisLockError as error:
         if _may_be_parked(error):

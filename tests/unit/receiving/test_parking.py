@@ -442,6 +442,19 @@ def test_a_line_takes_no_more_than_its_task_says_whether_they_are_received_or_re
         assert [waiter.owner for waiter in task.lock_for(7).waiting()] == ["t1"]
 
 
+def test_those_that_wait_for_a_run_of_their_own_id_take_no_place_of_each_other(shop: Shop) -> None:
+    """``send_task`` with a fixed id, on RabbitMQ: each message is a job, and waits for the one before it."""
+    promote.install(shop.app, shop.store)
+    task = shop.unique(body, lock="until_executing", on_conflict="coalesce")
+    for key in ("message:x", task.lock_for(7).key):
+        shop.store.acquire(key, "x/run", 30.0, facts="{}")
+        for _ in range(2):
+            shop.app.send_task(task.name, (7,), task_id="x")
+            received = shop.receive()
+            assert parking.park_refused(received.delivery, received._message, key, received) is None
+    assert [shop.store.waiting(key)[0] for key in ("message:x", task.lock_for(7).key)] == [2, 1]
+
+
 def test_that_a_line_is_full_is_said_once_a_minute_for_each_key(
     shop: Shop, monkeypatch: Any, caplog: Any
 ) -> None:
