@@ -50,6 +50,9 @@ class DuplicateTask(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
             is not renewed.
         state: how the holder's run had ended before the call, and ``ended_at`` when, in seconds since the
             epoch; ``None`` where nobody has looked.
+        has_other_arguments: the call had a ``lock_key`` of its own, in ``until_expired``, and the holder was
+            called under the same one with other arguments. It is refused then whatever ``on_conflict`` says,
+            unless that is a callable: an idempotency key stands for one job.
     """
 
     key: str
@@ -58,6 +61,7 @@ class DuplicateTask(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
     is_period: bool = False
     state: str | None = None
     ended_at: float | None = None
+    has_other_arguments: bool = False
 
     @property
     def retry_after(self) -> int | None:
@@ -65,6 +69,12 @@ class DuplicateTask(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
         return math.ceil(self.expires_in) if self.is_period and math.isfinite(self.expires_in) else None
 
     def _told(self) -> str:
+        if self.has_other_arguments:
+            return (
+                f"duplicate of task {self.task_id}, which was called under the same lock_key, {self.key!r}, "
+                "with other arguments: give this call another lock_key, or repeat that one as it was "
+                f"(the key is free in {self.expires_in:.1f} s)"
+            )
         if self.is_period:
             ended = "" if self.state is None else f", which ended with {self.state}"
             if self.ended_at is not None:

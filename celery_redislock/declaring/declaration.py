@@ -22,6 +22,9 @@ from celery_redislock.store.store import LockStore, owner_name
 if TYPE_CHECKING:
     from celery_redislock.locks.tasklock import TaskLock
 
+    _Tell = Callable[[Mapping[str, object]], str] | None
+    _Made = tuple[KeyRule, Callable[..., TaskLock], _Tell]
+
 #: What a declaration is read from, in one call: this runs at every publish and every run.
 #: ``conf.maps`` begins with what was set on ``app.conf`` itself (celery 5.7.0, ``utils/collections.py``,
 #: ``ConfigurationView``); the layers below it do not change once they are loaded.
@@ -79,14 +82,13 @@ class Declaration:
         they differ from the task's. The others are as for :class:`TaskLock`. Raises as
         :meth:`SingletonTask.lock_for`.
         """
-        name, lock = self._own if options is self.options or options is None else self._made_for(options)
+        made = self._own if options is self.options or options is None else self._made_for(options)
         owner = owner_name(task_id) if "\0" in task_id else task_id
         if key is None:
+            name, lock, tell = made
             bound = self._bind(args, kwargs)
-            if self._tell and not self.tells_late:
-                return lock(name(bound), owner, is_ignored, main_process, self._tell(bound))
-            key = name(bound)
-        return lock(key, owner, is_ignored, main_process)
+            return lock(name(bound), owner, is_ignored, main_process, tell(bound) if tell else "")
+        return made[1](key, owner, is_ignored, main_process)
 
     def with_limit(
         self, options: LockOptions, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
@@ -114,11 +116,16 @@ class Declaration:
             raise LockOptionError(self.task.name, [problem]) from error
 
     @cached_property
-    def _tell(self) -> "Callable[[Mapping[str, object]], str] | None":
+    def _tell(self) -> "_Tell":
         """What a holder says about its arguments, if anything."""
         options = self.options
         claims = options.scope is not None and options.scope.claim is not None
         return teller(options.lock_key if claims else None, options.lock_describe, self.binder.parameters)
+
+    @cached_property
+    def _tell_all(self) -> "_Tell":
+        """What the holder of an idempotency key says: another call under it may not have other arguments."""
+        return teller(None, self.options.lock_describe, self.binder.parameters, of_all=True)
 
     @cached_property
     def tells_late(self) -> bool:
@@ -126,24 +133,35 @@ class Declaration:
         scope = self.options.scope
         return self.options.lock_describe is not None and scope is not None and scope.claim is None
 
-    def told(self, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> str:
-        """Return what a run with these arguments says about them; nothing where they do not fit the task."""
+    def told(
+        self, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None, *, of_all: bool = False
+    ) -> str:
+        """Return what a run with these arguments says about them; nothing where they do not fit the task.
+
+        ``of_all``: its key was given for the call, in a scope where that is an idempotency key.
+        """
+        tell = self._tell_all if of_all else self._tell
         with suppress(TypeError):
-            return self._tell(self._bind(args, kwargs)) if self._tell else ""
+            return tell(self._bind(args, kwargs)) if tell else ""
         return ""
 
     @cached_property
-    def _own(self) -> "tuple[KeyRule, Callable[..., TaskLock]]":
+    def _own(self) -> "_Made":
         return self._made_for(self.options)
 
-    def _made_for(self, options: LockOptions) -> "tuple[KeyRule, Callable[..., TaskLock]]":
-        """Return what names the lock of a call with these options, and what makes it of its name."""
+    def _made_for(self, options: LockOptions) -> "_Made":
+        """Return what names the lock of a call with these options, makes it, and tells of its arguments."""
         from celery_redislock.locks.tasklock import Says, TaskLock  # noqa: PLC0415  not to declare a task
 
         where = self.task.name
         rule = self.rule
+        tell = None if self.tells_late else self._tell
         if options.lock_key is not self.options.lock_key:
             rule = parse_key(options.lock_key, task_name=where, parameters=self.binder.parameters)
+            # Names of parameters say which arguments count.
+            is_of_call = not isinstance(options.lock_key, tuple | list)
+            if is_of_call and options.scope is not None and options.scope.claim == "period":
+                tell = self._tell_all
         # A callable that nobody has asked: as few as can be.
         limit = 1 if callable(options.lock_limit) else options.lock_limit
         # A limit of 1 for all calls needs no permits.
@@ -159,7 +177,7 @@ class Declaration:
         is_confirmed = bool(self.settings.min_replicas)
         says = Says(client, server, options.lock_ttl, self.settings.metrics, is_confirmed)
         lives = (options.lock_ttl, options.lock_queue_ttl, options.lock_period, several, says)
-        return rule, partial(TaskLock, store, where, *lives)
+        return rule, partial(TaskLock, store, where, *lives), tell
 
     def for_call(
         self, call_options: Mapping[str, Any], *, inherited: Mapping[str, Any] | None = None

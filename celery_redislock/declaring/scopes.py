@@ -145,6 +145,9 @@ class Conflict(NamedTuple):
         holder: the holder's task id. Advisory: it may be gone by now.
         expires_in: seconds until the hold ends unless renewed; ``inf`` where another program set no end.
         side: ``client`` at publish, ``server`` on the worker.
+        has_other_arguments: in ``until_expired``, with a ``lock_key`` for the call: the holder, which was
+            called under the same key, has other arguments. Whatever the callable returns is done: ``"skip"``
+            drops the call, ``"raise"`` refuses it, as is done without a callable.
     """
 
     task: Any
@@ -155,6 +158,7 @@ class Conflict(NamedTuple):
     holder: str
     expires_in: float
     side: Side
+    has_other_arguments: bool = False
 
 
 class _ScopeKind(Kind):

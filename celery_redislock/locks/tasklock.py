@@ -124,10 +124,15 @@ class TaskLock(_Terms, KeyLock):
         """Return it for a call that waits where it is refused, whatever its task asks for."""
         return self._replace(says=self.says._replace(client="wait", server="wait"))
 
+    @property
+    def args(self) -> str:
+        """What :attr:`told` says by which the arguments of two calls can be compared; '' for nothing."""
+        return self.told.removeprefix(',"args":"').partition('"')[0]
+
     def tells_otherwise(self, hold: Hold) -> bool:
-        """Whether a holder of this lock was called with other arguments, as far as both tell."""
-        args = hold.facts.get("args")
-        return bool(args and self.told) and f'"args":"{args}"' not in self.told
+        """Whether a holder of this lock was called with other arguments, as far as both tell the same."""
+        args = str(hold.facts.get("args") or "")
+        return len(args) == len(self.args) and args != self.args
 
     def accept(
         self, token: str, ttl: float, state: str = QUEUED, *, message: str | None, claim: str | None = None

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from celery_redislock.declaring.keys import OF_ALL
 from celery_redislock.declaring.scopes import ALIASES, STRATEGIES, Choice, Conflict, Side, Skip
 from celery_redislock.exceptions import DuplicateTask, LockOptionError
 from celery_redislock.locks.tasklock import TaskLock
@@ -30,11 +31,13 @@ def choose(
 ) -> str | Skip:
     """Return the strategy for a duplicate, a publish or a run: its name, or for a run ``Skip``.
 
+    A call under another one's idempotency key is refused, unless a callable decides otherwise.
+
     Raises:
         LockOptionError: a callable returned what is no strategy.
     """
     if isinstance(choice, str):
-        return choice
+        return "raise" if lock.told and is_other_job(lock, hold) else choice
     name = choice(conflict_of(task, lock, hold, args, kwargs, side))
     if isinstance(name, Skip):
         return name if side == "server" else "skip"
@@ -57,7 +60,8 @@ def conflict_of(
 ) -> Conflict:
     """Return what a task's own callables are given."""
     call = tuple(args or ()), dict(kwargs or {})
-    return Conflict(task, *call, lock.owner, lock.key, hold.owner, hold.expires_in, side)
+    is_other = is_other_job(lock, hold)
+    return Conflict(task, *call, lock.owner, lock.key, hold.owner, hold.expires_in, side, is_other)
 
 
 def announce(task: Any, lock: TaskLock, hold: Hold, side: Side, *, what_happens: str) -> None:
@@ -76,7 +80,14 @@ def announce(task: Any, lock: TaskLock, hold: Hold, side: Side, *, what_happens:
 
 def duplicate_error(lock: TaskLock, hold: Hold) -> DuplicateTask:
     """Return the error of the strategy ``raise``."""
-    return DuplicateTask(lock.key, hold.owner, hold.expires_in, hold.state == ACCEPTED)
+    is_period = hold.state == ACCEPTED
+    is_other = is_other_job(lock, hold)
+    return DuplicateTask(lock.key, hold.owner, hold.expires_in, is_period, has_other_arguments=is_other)
+
+
+def is_other_job(lock: TaskLock, hold: Hold) -> bool:
+    """Whether the key is an idempotency key, and its holder was called with other arguments."""
+    return len(lock.args) == OF_ALL and lock.tells_otherwise(hold)
 
 
 def explain(key: str) -> str:

@@ -229,6 +229,10 @@ def _look(run: Run, lock: TaskLock, token: str) -> Refusal | None:
 def _accept(run: Run) -> None:
     """Accept a message that its publisher did not: its claim stands for the period from now on."""
     lock = run.lock
+    if run.message is not None and run.message.has_own_key:
+        # A claim would have told of them.
+        told = declaration_of(run.task).told(run.request.args, run.request.kwargs, of_all=True)
+        lock = run.lock = lock._replace(told=told)
     identity = run.identity or lock.owner
     period = run.options.lock_period or 0.0
     accept = partial(lock.accept, run.token, period, ACCEPTED, message=identity, claim=run.parked_as)

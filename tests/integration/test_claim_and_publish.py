@@ -21,7 +21,7 @@ from kombu import Connection, Exchange, Queue
 from kombu import __version__ as kombu_version
 from kombu.exceptions import EncodeError
 
-from celery_redislock import LockKeyError, LockUnavailable, SingletonTask
+from celery_redislock import DuplicateTask, LockKeyError, LockUnavailable, SingletonTask
 from celery_redislock.declaring.declaration import declaration_of
 from celery_redislock.locks import connect, keylock
 from celery_redislock.locks.watchdog import watchdog_of
@@ -717,6 +717,28 @@ def test_publishes_that_meet_on_one_channel_keep_claims_apart(shop: Publisher, c
         shop.pay.apply_async((1,), producer=one)
         assert "_put" not in connection.default_channel.__dict__
     assert (shop.names(), shop.count(client)) == ({"n:1", "n:2"}, 2)
+
+
+@pytest.mark.parametrize("broker", ["the lock server", "elsewhere"])
+def test_an_idempotency_key_is_of_one_job_until_its_period_has_passed(
+    proxy: FaultyProxy, broker: str
+) -> None:
+    """Law 10: the server keeps twenty bytes more for it, also when its run has ended, and is asked once."""
+    there = {} if broker == "the lock server" else {"broker_url": "memory://", "redislock_url": proxy.url}
+    shop = Publisher(proxy.url, **there).warm_up()
+    options: dict[str, Any] = {"lock": "until_expired", "lock_period": 60.0}
+    first = shop.pay.apply_async((1, "order 7"), lock_key="idem:8f3c", **options)
+    assert len(shop.asked) == 1
+    with pytest.raises(DuplicateTask) as raised:
+        shop.pay.apply_async((1, "order 8"), lock_key="idem:8f3c", **options)
+    assert (raised.value.has_other_arguments, raised.value.task_id) == (True, first.id)
+    with shop.running(shop.pay, task_id=first.id, header=carried(shop.message()), args=(1, "order 7")):
+        shop.pay(1, "order 7")
+    again = shop.pay.apply_async((1,), {"text": "order 7"}, lock_key="idem:8f3c", **options)
+    assert (again.id, again.is_duplicate) == (first.id, True)
+    hold = shop.store.inspect("idem:8f3c")
+    facts = hold.text.decode()
+    assert len(facts) - len(facts.replace(f',"args":"{hold.facts["args"]}"', "")) == 20
 
 
 @pytest.mark.parametrize("release", [slow("5.5.2"), slow("5.5.*"), slow("5.6.*"), "installed"])

@@ -24,6 +24,7 @@ ERRORS = [
     DuplicateTask("account:7", "t1", 12.5, True),
     DuplicateTask("account:7", "t1", math.inf),
     DuplicateTask("account:7", "t1", 12.5, True, "FAILURE", 0.0),
+    DuplicateTask("idem:7", "t1", 12.5, True, has_other_arguments=True),
     LockBusy("account:7", "host:1:2", 12.5),
     LockBusy("account:7", "host:1:2", math.inf),
     LockBusy("account:7", "t1", 12.5, 60.5),
@@ -66,8 +67,10 @@ def test_a_duplicate_knows_when_to_come_again(shop: Shop, lock: str, seconds: in
 def test_an_errors_text_has_every_fact(error: RedisLockError) -> None:
     """What happened, with which values: nobody has to look into the attributes."""
     for name, fact in vars(error).items():
-        if name in {"is_period", "fence"} or (name in {"state", "ended_at", "waited"} and fact is None):
+        if name in {"is_period", "has_other_arguments", "fence"}:
             continue  # said in words, or only there for a program
+        if name in {"state", "ended_at", "waited"} and fact is None:
+            continue
         for part in fact if isinstance(fact, list) else [fact]:
             said = "1970-01-01 00:00:00 UTC" if name == "ended_at" else str(part)
             assert ("no end" if part == math.inf else said) in str(error)

@@ -16,10 +16,10 @@ from celery_redislock.declaring.keys.binding import Binder
 from celery_redislock.declaring.keys.digest import as_worker_sees, digest
 from celery_redislock.declaring.keys.resources import Resources
 from celery_redislock.declaring.keys.rules import KeyRule, parse_key
-from celery_redislock.declaring.keys.telling import problems_of_text, teller
+from celery_redislock.declaring.keys.telling import OF_ALL, problems_of_text, teller
 from celery_redislock.locks.naming import escape
 
 __all__ = [
-    "Binder", "KeyRule", "Resources", "as_worker_sees", "digest", "escape", "parse_key", "problems_of_text",
-    "teller",
+    "OF_ALL", "Binder", "KeyRule", "Resources", "as_worker_sees", "digest", "escape", "parse_key",
+    "problems_of_text", "teller",
 ]  # fmt: skip

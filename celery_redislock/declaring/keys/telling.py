@@ -1,4 +1,4 @@
-"""What a holder tells of its call's arguments: a fingerprint, and a text for people."""
+"""What a holder tells of its call's arguments: a fingerprint or a digest, and a text for people."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -6,28 +6,33 @@ from json.encoder import encode_basestring_ascii as quoted
 from string import Formatter
 from zlib import crc32
 
-from celery_redislock.declaring.keys.digest import PLAIN
+from celery_redislock.declaring.keys.digest import PLAIN, digest
 from celery_redislock.declaring.keys.template import Field, field_of, parse_template
 from celery_redislock.declaring.kinds import hint
 
 #: Characters of the text; and of an argument that is worth a look.
 LONGEST = 80
 SHORT = 200
+#: Hex digits of what tells of all arguments; a fingerprint has eight, so that neither is taken for the other.
+OF_ALL = 10
 
 #: Returns the end of a JSON object, which begins with a comma; '' where there is nothing to tell.
 Teller = Callable[[Mapping[str, object]], str]
 
 
-def teller(lock_key: object, describe: str | None, parameters: Sequence[str] | None) -> Teller | None:
+def teller(
+    lock_key: object, describe: str | None, parameters: Sequence[str] | None, *, of_all: bool = False
+) -> Teller | None:
     """Return what tells of arguments, as a :class:`Binder` binds them; ``None`` where nothing is to be told.
 
     A key that leaves no argument out tells by itself whether two calls are the same. *describe* has been
-    checked.
+    checked. ``of_all``: other calls under the key are refused, so what is told differs where any argument
+    does.
     """
-    is_partial = _leaves_out(lock_key, parameters)
-    if not (is_partial or describe):
+    identify = _digest if of_all else _fingerprint if _leaves_out(lock_key, parameters) else None
+    if not (identify or describe):
         return None
-    return partial(_tell, is_partial, _parts_of(describe or ""))
+    return partial(_tell, identify, _parts_of(describe or ""))
 
 
 def problems_of_text(describe: str, parameters: Sequence[str] | None) -> list[str]:
@@ -55,8 +60,8 @@ def _parts_of(describe: str) -> list[str | Field]:
     return parts
 
 
-def _tell(is_partial: bool, parts: Sequence[str | Field], arguments: Mapping[str, object]) -> str:
-    args = _fingerprint(arguments) if is_partial else ""
+def _tell(identify: Teller | None, parts: Sequence[str | Field], arguments: Mapping[str, object]) -> str:
+    args = identify(arguments) if identify else ""
     text = "".join(part if isinstance(part, str) else _read(part, arguments) for part in parts)
     about = text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
     return f',"args":"{args}"' + (f',"about":{quoted(about)}' if about else "")
@@ -78,6 +83,14 @@ def _fingerprint(arguments: Mapping[str, object]) -> str:
         if type(value) in PLAIN and (type(value) is not str or len(value) <= SHORT)
     }
     return f"{crc32(repr(sorted(plain.items())).encode(errors='replace')):08x}"
+
+
+def _digest(arguments: Mapping[str, object]) -> str:
+    """Return what differs where any argument does; '' for arguments that have no digest."""
+    try:
+        return digest(arguments)[:OF_ALL]
+    except Exception:  # noqa: BLE001  an object of somebody's own may raise anything when it is encoded
+        return ""
 
 
 def _leaves_out(lock_key: object, parameters: Sequence[str] | None) -> bool:
