@@ -108,6 +108,16 @@ NO_TURN = (
 #: Other names of strategies.
 ALIASES: Mapping[str, Strategy] = {"retry": "wait"}
 
+#: Strategies of other systems that are combinations here: each with what to write.
+COMBINATIONS: Mapping[str, str] = {
+    "replace": "for the newest arguments in place of those that wait, write on_conflict='coalesce' "
+    "(docs/flow.md#one-runs-the-newest-waits)",
+    "cancel": "to end the run that is on, write a callable that revokes conflict.holder with terminate=True "
+    "and returns 'wait' (docs/flow.md#cancel-the-running-one)",
+    "oldest": "for the oldest of the calls that come during a run, leave on_conflict out and write "
+    "lock='until_and_while_executing' (docs/which-duplicate.md#one-more-run-afterwards)",
+}
+
 
 class OnConflict(NamedTuple):
     """``on_conflict`` as it was asked for, side by side; ``None`` leaves a side its default.
@@ -231,5 +241,5 @@ def resolve(
 def _known(value: str, known: Collection[str]) -> str:
     if value in known:
         return value
-    remedy = hint(value, known, f"known are {', '.join(map(repr, known))}")
+    remedy = COMBINATIONS.get(value) or hint(value, known, f"known are {', '.join(map(repr, known))}")
     raise ValueError(f"is {value!r}, which is unknown; {remedy}")

@@ -27,6 +27,8 @@ OTHER_LIBRARIES: Mapping[str, str] = {
     "running_lock": f"{_ONCE_TASK}'until_and_while_executing' for True, and 'until_executing' for False",
     "lock_order": "no option; for the order of publishing write on_conflict='wait' in a scope that claims at "
     "publish, such as lock='until_executed': a refused call waits in line from its publish on",
+    "lock_collect": "no option; for all calls in one run, push what came to a list, and let a task with "
+    "on_conflict='coalesce' drain it (docs/flow.md#collect)",
     "heimdall": "celery-heimdall's; write lock_key='name:{parameter}' for its key, on_conflict='raise' for "
     "unique_raises, lock_queue_ttl=seconds for unique_timeout",
 }

@@ -33,6 +33,7 @@ OTHER_NAMES = {
     *("redislock_memory", "redislock_off", "redislock_skipped"),
     *("redislock_tick", "redislock_in_hand_of"),  # a header, a property
     "lock_expiry",  # celery-singleton's
+    "lock_collect",  # other systems'
 }
 #: Where a file may be that a page names.
 ROOMS = (

@@ -1,11 +1,15 @@
 """The laws of options where the newest of many calls runs: what it needs, what is refused, with a remedy."""
 
+import re
 from datetime import timedelta
 
 import pytest
 
 from celery_redislock.declaring.call_options import from_header
+from celery_redislock.declaring.scopes import COMBINATIONS
+from celery_redislock.declaring.unknown import OTHER_LIBRARIES
 from celery_redislock.exceptions import LockOptionError
+from tests.pages import PAGES
 from tests.unit.declaring.asking import called, read
 
 
@@ -50,6 +54,30 @@ def test_other_scopes_refuse_it_and_tell_what_to_write(lock, instead, asked):
 def test_a_period_refuses_the_newest_call_as_any_other(asked):
     [problem] = refused(**asked, lock_period=60)
     assert "does not go with lock_period" in problem
+
+
+@pytest.mark.parametrize(
+    ("word", "instead"),
+    [
+        ("replace", "write on_conflict='coalesce' (docs/flow.md#one-runs-the-newest-waits)"),
+        ("cancel", "write a callable that revokes conflict.holder with terminate=True and returns 'wait'"),
+        ("oldest", "leave on_conflict out and write lock='until_and_while_executing'"),
+    ],
+)
+@pytest.mark.parametrize("is_by_side", [False, True])
+def test_words_of_other_systems_are_refused_with_the_combination(word, instead, *, is_by_side):
+    """Each is a row of a table of the docs, and no strategy of its own."""
+    [problem] = refused(on_conflict={"client": word} if is_by_side else word)
+    assert problem.startswith(f"on_conflict is {word!r}, which is unknown; ")
+    assert instead in problem
+
+
+def test_the_pages_have_what_the_combinations_name():
+    """A reader of the error finds the heading."""
+    for told in [*COMBINATIONS.values(), OTHER_LIBRARIES["lock_collect"]]:
+        page, heading = re.search(r"\((docs/[-a-z]+\.md)#([-a-z]+)\)", told).groups()
+        headings = [line.lstrip("# ").lower() for line in PAGES[page].splitlines() if line.startswith("#")]
+        assert heading in [re.sub(r"[^-a-z]", "", each.replace(" ", "-")) for each in headings]
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from tests.unit.declaring.asking import problems
         ),
         ("raise_on_duplicate", "write on_conflict='raise' for True, and nothing for False"),
         ("lock_order", "lock_order is no option; for the order of publishing write on_conflict='wait'"),
+        ("lock_collect", "lock_collect is no option; for all calls in one run, push what came to a list"),
         ("lock_expiry", "write lock_queue_ttl="),
         ("once", "celery-once's (celery_redislock.compat.celery_once takes it); write lock_key=("),
         ("queue_lock", "celery-once-task's; write lock='until_and_while_executing' for True, and for False "),
