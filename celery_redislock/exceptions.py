@@ -53,6 +53,7 @@ class DuplicateTask(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
         has_other_arguments: the call had a ``lock_key`` of its own, in ``until_expired``, and the holder was
             called under the same one with other arguments. It is refused then whatever ``on_conflict`` says,
             unless that is a callable: an idempotency key stands for one job.
+        is_rate: nobody holds the key; its ``lock_rate`` has had its starts, the last one that of ``task_id``.
     """
 
     key: str
@@ -62,11 +63,16 @@ class DuplicateTask(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
     state: str | None = None
     ended_at: float | None = None
     has_other_arguments: bool = False
+    is_rate: bool = False
 
     @property
     def retry_after(self) -> int | None:
-        """Whole seconds until ``lock_period`` has passed, as in HTTP; ``None`` while a task holds the key."""
-        return math.ceil(self.expires_in) if self.is_period and math.isfinite(self.expires_in) else None
+        """Whole seconds, as in HTTP, until ``lock_period`` has passed, or ``lock_rate`` has a place.
+
+        ``None`` while a task holds the key.
+        """
+        is_timed = self.is_period or self.is_rate
+        return math.ceil(self.expires_in) if is_timed and math.isfinite(self.expires_in) else None
 
     def _told(self) -> str:
         if self.has_other_arguments:
@@ -74,6 +80,11 @@ class DuplicateTask(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
                 f"duplicate of task {self.task_id}, which was called under the same lock_key, {self.key!r}, "
                 "with other arguments: give this call another lock_key, or repeat that one as it was "
                 f"(the key is free in {self.expires_in:.1f} s)"
+            )
+        if self.is_rate:
+            return (
+                f"{self.key!r} has had the starts that its lock_rate allows, the last one by task "
+                f"{self.task_id}; call again in {self.expires_in:.1f} s, or write on_conflict='wait'"
             )
         if self.is_period:
             ended = "" if self.state is None else f", which ended with {self.state}"

@@ -86,6 +86,8 @@ class SingletonTask(Task):
     lock_debounce: "types.Seconds | None" = None
     #: Longest time in seconds from the first of such calls until one starts; none.
     lock_debounce_max: "types.Seconds | None" = None
+    #: How many runs of one key may start in any span: ``"10/m"``, or two of them; none.
+    lock_rate: "types.RateChoice" = None
     #: How many may hold one key at once, or a callable that is given the arguments by name; 1.
     lock_limit: "types.LimitChoice" = None
     #: Seconds a run's lease outlives its last renewal; 30, at least 0.1.

@@ -30,7 +30,7 @@ from celery_redislock.locks.force import told_of_force
 from celery_redislock.locks.lease import new_token
 from celery_redislock.publishing.handle import Holder, LockHandle
 from celery_redislock.publishing.message import Message
-from celery_redislock.store.store import QUEUED, Limit, Refused
+from celery_redislock.store.store import QUEUED, RATED, Limit, Refused
 
 #: Holders and skipped calls that are shown; locks that have refused calls and are looked at, a request each.
 SHOWN = 5
@@ -359,6 +359,9 @@ def _now(server: LockServer, subject: Subject, in_line: int) -> str:
     if refusal is None:
         return f"a call now would {_if_free(options, becomes, in_line)}"
     holder = Holder.of(refusal.hold)
+    if holder.state == RATED:
+        opens = output.duration(holder.remaining)
+        return f"a call now would {becomes}: its rate has had its starts, and a place opens in {opens}"
     why = "its period has not passed" if holder.state == "period" else holder.state
     unless = "; made on that machine it is accepted, if the processes are dead" if holder.is_late else ""
     return f"a call now would {becomes}, because {holder.owner} holds the key ({why}){unless}"

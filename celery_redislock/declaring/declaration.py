@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_redislock.declaring.call_options import from_header, override
 from celery_redislock.declaring.keys import Binder, KeyRule, Resources, parse_key, teller
-from celery_redislock.declaring.kinds import HOLDERS
+from celery_redislock.declaring.kinds import HOLDERS, Rates
 from celery_redislock.declaring.options import ENABLED_VARIABLE, LockOptions, LockSettings, read_options
 from celery_redislock.declaring.server import DECLARATION, joined_for, settings_of, store_of
 from celery_redislock.declaring.table import INHERIT, TASK_ROWS
@@ -175,7 +175,8 @@ class Declaration:
         sides = [options.client, options.server]
         client, server = ("callable" if callable(side) else side or "skip" for side in sides)
         is_confirmed = bool(self.settings.min_replicas)
-        says = Says(client, server, options.lock_ttl, self.settings.metrics, is_confirmed)
+        rate = Rates.for_scripts(options.lock_rate or ())
+        says = Says(client, server, options.lock_ttl, self.settings.metrics, is_confirmed, rate)
         lives = (options.lock_ttl, options.lock_queue_ttl, options.lock_period, several, says)
         return rule, partial(TaskLock, store, where, *lives), tell
 

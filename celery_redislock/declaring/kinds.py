@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from math import inf
+from types import MappingProxyType
 
 from celery_redislock.locks.terms import is_async
 from celery_redislock.store.store import MOST_HOLDERS, TEN_YEARS
@@ -54,6 +55,45 @@ class Seconds(Kind):
         if is_seconds(seconds) and self._least <= seconds <= TEN_YEARS:
             return float(seconds)
         raise self.refusal(value)
+
+
+class Rates(Kind):
+    """``lock_rate``: how many may start in any span of so long; one such text, or two."""
+
+    _TEXT = re.compile(r"([1-9]\d{0,6})/([1-9]\d{0,4})?([smhd])")
+    _UNITS = MappingProxyType({"s": 1, "m": 60, "h": 3600, "d": 86400})
+
+    def read(self, value: object) -> tuple[str, ...]:
+        """Return the texts."""
+        texts = [value] if isinstance(value, str) else value
+        if (
+            isinstance(texts, list | tuple)
+            and 1 <= len(texts) <= 2
+            and all(isinstance(each, str) and self._parsed(each) for each in texts)
+        ):
+            return tuple(texts)
+        raise self.refusal(value)
+
+    def refusal(self, value: object) -> ValueError:
+        """Return the error, with what Celery's own ``rate_limit`` would be."""
+        error = super().refusal(value)
+        is_celerys = isinstance(value, int | float) or (isinstance(value, str) and "." in value)
+        return ValueError(f"{error}; Celery's rate_limit is another option") if is_celerys else error
+
+    @classmethod
+    def _parsed(cls, text: str) -> tuple[int, int] | None:
+        found = cls._TEXT.fullmatch(text)
+        if found is None:
+            return None
+        number, count, unit = found.groups()
+        seconds = int(count or 1) * cls._UNITS[unit]
+        return (int(number), seconds) if seconds <= cls._UNITS["d"] else None
+
+    @classmethod
+    def for_scripts(cls, texts: Iterable[str]) -> str:
+        """Return rates that were read as the scripts take them."""
+        parsed = filter(None, map(cls._parsed, texts))
+        return " ".join(f"{number}/{1000 * seconds}" for number, seconds in parsed)
 
 
 class Url(Kind):
@@ -129,6 +169,7 @@ LIMIT = Kind(
     f"{_NUMBER}, or a callable of the call's arguments, by name, that returns one{_NO_LIMIT}",
     lambda value: _is_holders(value) or (callable(value) and not isinstance(value, type)),
 )
+RATE = Rates("a text such as '10/m', '1/s' or '10/90s' (1 s … 1 d), or a list of two: ['10/s', '1000/h']")
 #: Texts are refused: ``"false"`` would be true.
 FLAG = Kind("True or False", lambda value: isinstance(value, bool))
 #: Braces would move a Redis key's hash tag.

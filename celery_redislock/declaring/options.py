@@ -57,6 +57,7 @@ class LockOptions(NamedTuple):
     lock_skip_result: object = None
     lock_debounce: float | None = DEFAULTS["lock_debounce"]
     lock_debounce_max: float | None = DEFAULTS["lock_debounce_max"]
+    lock_rate: tuple[str, ...] | None = DEFAULTS["lock_rate"]
     lock_limit: int | Callable[..., object] = DEFAULTS["lock_limit"]
     claims_plainly: bool = True
     lock_ttl: float = DEFAULTS["lock_ttl"]
@@ -257,11 +258,22 @@ def disagreements(options: LockOptions) -> list[str]:
             "key until it has passed; leave one of them out (for ten calls a minute, one after the other: "
             "lock_period=6, on_conflict='wait' and no lock_limit)"
         )
+    if options.lock_rate is not None and options.lock_period is not None:
+        problems.append(
+            "lock_rate does not go with lock_period, which accepts one call a period; leave lock_period out "
+            "(lock_rate='1/60s' is one start a minute, and the others wait)"
+        )
+    if options.lock_rate is not None and options.scope is not None and options.scope.claims_beside:
+        problems.append(
+            f"lock_rate does not go with lock={options.scope.name!r}, which keeps two locks; use "
+            "lock='until_executed', with on_conflict='coalesce' for one that waits"
+        )
     if isinstance(options.lock_key, Resources) and options.scope is not None:
         others = {
             f"lock={options.scope.name!r}": options.scope.name != "while_executing",
             "lock_limit": options.lock_limit != 1,
             "lock_period": options.lock_period is not None,
+            "lock_rate": options.lock_rate is not None,
         }
         problems += [
             f"{name} does not go with lock_key={options.lock_key!r}, for lock='while_executing' alone"

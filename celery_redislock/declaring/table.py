@@ -13,6 +13,7 @@ from celery_redislock.declaring.kinds import (
     KEY,
     LIMIT,
     PREFIX,
+    RATE,
     REPLICAS,
     URL,
     Kind,
@@ -79,6 +80,9 @@ _EVERYDAY = (
     Row(attribute="lock_limit", default=1, kind=LIMIT,
         meaning="how many may hold one key at once; a callable receives the call's arguments by name. An "
         "operator, or the app itself, may replace the limit of a key at run time, unless it is 1"),
+    Row(attribute="lock_rate", default=None, kind=RATE, default_note="none", is_of_a_lease=True,
+        meaning="how many runs of one key may start in any span of that length; what is over waits in line, "
+        "in order, or is skipped or refused, as `on_conflict` says"),
     Row(attribute="lock_describe", default=None, kind=ANY_TEXT, default_note="none",
         meaning="a text about a call, for operators, with fields like those of `lock_key`: "
         "`'order {order_id}'`. It is stored in clear text on the lock server, and commands print it; cannot "

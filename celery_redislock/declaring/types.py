@@ -1,6 +1,6 @@
 """Types of options, for checkers and for annotations. Nothing here is needed to run."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
@@ -43,6 +43,9 @@ class Strategies(TypedDict, total=False):
 ConflictChoice: TypeAlias = StrategyChoice | Strategies | None
 
 
+#: ``lock_rate``: starts in any span, ``"10/m"``; or two of them.
+RateChoice: TypeAlias = str | Sequence[str] | None
+
 #: ``on_lock_lost``: what happens to a run whose lock is lost; a callable is given the lease.
 LossChoice: TypeAlias = Literal["log", "terminate"] | Callable[["Lease"], object] | None
 #: ``on_lock_error``: what happens when the lock server cannot be reached.
@@ -60,6 +63,7 @@ class _Options(TypedDict, total=False):
     on_conflict: ConflictChoice
     lock_debounce: Seconds | None
     lock_debounce_max: Seconds | None
+    lock_rate: RateChoice
     lock_limit: LimitChoice
     lock_ttl: Seconds | None
     lock_queue_ttl: Seconds | None

@@ -59,6 +59,7 @@ class Says(NamedTuple):
         ttl: seconds a lease outlives its last renewal.
         is_timed: how long calls wait and run is counted (``redislock_metrics``).
         is_confirmed: what an acquire writes has to be confirmed, so that one that is refused writes nothing.
+        rate: starts and span, as the scripts read them: ``10/60000``, or two with a blank between them.
     """
 
     client: str = "skip"
@@ -66,6 +67,7 @@ class Says(NamedTuple):
     ttl: float = 0.0
     is_timed: bool = False
     is_confirmed: bool = False
+    rate: str = ""
 
 
 class _Terms(NamedTuple):
@@ -298,6 +300,8 @@ def _usual(
         text += ',"ignored":true'
     if published:
         text += ',"published":true'
+    if says.rate:
+        text += f',"rate":"{says.rate}"'
     if limit is not None:
         text += f',"limit":{limit}'  # the scripts look for it
     return text

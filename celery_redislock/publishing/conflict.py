@@ -14,7 +14,7 @@ from celery_redislock.exceptions import DuplicateTask, LockOptionError
 from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.log import command, logger
 from celery_redislock.publishing.signals import lock_conflict
-from celery_redislock.store.store import ACCEPTED, Hold
+from celery_redislock.store.store import ACCEPTED, RATED, Hold
 
 #: What a callable may return: which of many is the newest is nothing that it can tell of one.
 CHOSEN = STRATEGIES.keys() - {"coalesce"}
@@ -80,14 +80,26 @@ def announce(task: Any, lock: TaskLock, hold: Hold, side: Side, *, what_happens:
 
 def duplicate_error(lock: TaskLock, hold: Hold) -> DuplicateTask:
     """Return the error of the strategy ``raise``."""
-    is_period = hold.state == ACCEPTED
-    is_other = is_other_job(lock, hold)
-    return DuplicateTask(lock.key, hold.owner, hold.expires_in, is_period, has_other_arguments=is_other)
+    return DuplicateTask(
+        lock.key,
+        hold.owner,
+        hold.expires_in,
+        hold.state == ACCEPTED,
+        has_other_arguments=is_other_job(lock, hold),
+        is_rate=hold.state == RATED,
+    )
 
 
 def is_other_job(lock: TaskLock, hold: Hold) -> bool:
     """Whether the key is an idempotency key, and its holder was called with other arguments."""
     return len(lock.args) == OF_ALL and lock.tells_otherwise(hold)
+
+
+def why_held(hold: Hold) -> str:
+    """Tell in a line of the log what keeps a run from its key."""
+    if hold.state == RATED:
+        return f"{hold.name!r} has had the starts of its lock_rate; a place opens in {hold.expires_in:.1f} s"
+    return f"{hold.name!r} is held by {hold.owner}"
 
 
 def explain(key: str) -> str:
@@ -112,7 +124,7 @@ def log_skip(lock: TaskLock, hold: Hold, *, side: Side) -> None:
     """Write the one line that says why a task did not run."""
     if not logger.isEnabledFor(logging.INFO):
         return
-    is_period = hold.state == ACCEPTED
+    is_period = hold.state in _OF_TIME
     age = ""
     end = "never"
     if hold.since is not None:
@@ -126,7 +138,7 @@ def log_skip(lock: TaskLock, hold: Hold, *, side: Side) -> None:
         "publish" if side == "client" else "start",
         lock.key,
         hold.owner,
-        "its period has not passed" if is_period else hold.state or "a foreign lock",
+        _OF_TIME.get(hold.state or "", hold.state or "a foreign lock"),
         age,
         end,
         _OTHER_ARGUMENTS if lock.told and lock.tells_otherwise(hold) else "",
@@ -134,6 +146,9 @@ def log_skip(lock: TaskLock, hold: Hold, *, side: Side) -> None:
         extra={"redislock": {"key": lock.key, "task_id": lock.owner, "holder": hold.owner, "side": side}},
     )
 
+
+#: What nobody renews, by its state.
+_OF_TIME = {ACCEPTED: "its period has not passed", RATED: "its rate has had its starts"}
 
 #: In the line of a skip whose key leaves arguments out.
 _OTHER_ARGUMENTS = (

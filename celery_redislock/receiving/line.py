@@ -17,6 +17,7 @@ from typing import Any
 from celery_redislock.publishing.message import key_in
 from celery_redislock.publishing.turn import facts_of_turn
 from celery_redislock.receiving.hand import IN_HAND, OVER, SETTLED, settling
+from celery_redislock.receiving.sweep import look_soon
 from celery_redislock.store.store import NOBODY
 from celery_redislock.wire.clock import boottime
 
@@ -129,3 +130,5 @@ def _wake(request: Any) -> None:
     if (delivery := request.delivery) is not None:
         # Never the run's token: after a hard time limit its body may go on.
         delivery.lock.release((delivery.identity if request.state is OVER else None) or NOBODY)
+        if delivery.options.lock_rate is not None:
+            look_soon()

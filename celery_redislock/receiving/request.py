@@ -23,7 +23,7 @@ from celery_redislock.locks.lease import new_token
 from celery_redislock.locks.process import name_of
 from celery_redislock.log import logger
 from celery_redislock.publishing.message import HEADER
-from celery_redislock.receiving import death, line, parking, renewal
+from celery_redislock.receiving import death, line, parking, renewal, sweep
 from celery_redislock.receiving.hand import (
     CONCLUDE,
     END,
@@ -104,6 +104,9 @@ class LockRequest(Request):
         if is_short or (header.__class__ is str and '"o":' in header):
             # At once: its ttl may be shorter than others wait there.
             self._renew_later = type(self).begin_renewal
+            if declaration_of(self._task).options.lock_rate is not None:
+                # Its rate may let the next one start at a time that the sweep does not know.
+                self.at_end = sweep.look_soon
         self._renew_later(self)
 
     @cached_property
@@ -252,9 +255,9 @@ class LockRequest(Request):
 
 @lru_cache(maxsize=1024)
 def _traits(task: Any) -> tuple[bool, bool]:
-    """Whether its holds must be renewed sooner than a delivery leaves the queue there; whether it waits."""
+    """Whether more is done when it is received, for short holds or a rate; whether it waits."""
     with suppress(Exception):  # a wrong declaration is the child's to report
         options = declaration_of(task).options
         is_short = min(options.lock_ttl, options.lock_queue_ttl) < 24 * PAUSE
-        return is_short, parking.waits(options)
+        return is_short or options.lock_rate is not None, parking.waits(options)
     return False, False

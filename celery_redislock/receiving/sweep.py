@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from queue import Empty
 from shlex import quote
 from typing import Any
 
@@ -32,6 +33,9 @@ from celery_redislock.wire.thread import original, start_thread, tell
 #: Seconds between two looks, at most and at least.
 PAUSE = LONGEST_PAUSE
 SHORTEST = 0.01
+
+#: Rung where a line may be due sooner than the last look knew.
+_bell = original("_queue", "SimpleQueue")()  # native with gevent
 
 #: Lines that one request looks at: a millisecond of the server.
 AT_ONCE = 25
@@ -66,7 +70,6 @@ class Sweeping(StartStopStep):  # type: ignore[misc]  # celery-types has it unty
 
 def _run(consumer: "weakref.ref[Any]", prover: Prover, step: Callable[[], float]) -> None:
     """Prove and look until the consumer is gone from this process; in a thread."""
-    sleep = original("time", "sleep")  # native with gevent
     is_away = False
     while consumer() is not None:
         prover.prove()
@@ -80,7 +83,15 @@ def _run(consumer: "weakref.ref[Any]", prover: Prover, step: Callable[[], float]
             is_away = True
         except Exception as error:  # noqa: BLE001  a thread that dies would look at nothing any more
             tell(logger.error, "the look at waiting messages failed unexpectedly", exc_info=error)
-        sleep(pause)
+        with suppress(Empty):
+            while True:
+                _bell.get(timeout=pause)
+                pause = 0.0
+
+
+def look_soon(_: object = None) -> None:
+    """Let the thread look at lines at once; from any thread of the worker's main process."""
+    _bell.put(None)
 
 
 def look(store: LockStore, by_name: Any) -> float:

@@ -11,7 +11,7 @@ import random
 from celery.exceptions import Ignore, Reject
 
 from celery_redislock.log import logger
-from celery_redislock.publishing.conflict import log_wait
+from celery_redislock.publishing.conflict import log_wait, why_held
 from celery_redislock.running.delivery import Delivery
 from celery_redislock.running.run import Run
 from celery_redislock.store.store import ACCEPTED, Hold, Marked
@@ -46,7 +46,7 @@ def wait_for(run: Run, hold: Hold | Marked) -> Exception:
     if isinstance(hold, Marked):
         why = "a copy of it is ending"
     else:
-        why = f"{hold.name!r} is held by {'another delivery of this message' if is_copy else hold.owner}"
+        why = f"{hold.name!r} is held by another delivery of this message" if is_copy else why_held(hold)
     log_wait(run.lock, why, was_told=run.header.was_told)
     run.message = run.header._replace(was_told=True)
     if isinstance(hold, Marked) or hold.is_period or hold.state == ACCEPTED:

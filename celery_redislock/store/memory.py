@@ -49,6 +49,7 @@ _LAST = 5.0
 _SHORTEST = 0.001
 _MOST_SENDS = 3
 _HOUR = 3600.0
+_MOST_EXACT = 1000
 #: As in ``lua/acquire.lua``: what the facts of a task say whose duplicates coalesce.
 _COALESCES = '"on_conflict":"coalesce"'
 
@@ -117,6 +118,7 @@ class MemoryStore(LockStore):
         self._due: dict[str, float] = {}
         self._merging: dict[tuple[str, str], _Waiting] = {}
         self._newest: dict[tuple[str, str], tuple[str, int]] = {}
+        self._starts: defaultdict[tuple[str, float], list[tuple[float, str]]] = defaultdict(list)
         self._notes: dict[str, _Expiring] = {}
         self._proofs: dict[str, tuple[str, float]] = {}
         self._fence = 0
@@ -126,7 +128,7 @@ class MemoryStore(LockStore):
     def server(self) -> str:
         return "memory"
 
-    def acquire(
+    def acquire(  # noqa: PLR0911, PLR0912  as ``lua/acquire.lua``
         self,
         name: str,
         token: str,
@@ -171,6 +173,10 @@ class MemoryStore(LockStore):
             if first is not None:
                 text = f'{first.id}\0{{"state":"queued","published":true}}'
                 return Refusal((Hold(name, text.encode(), _OF_ANOTHER_HOME),))
+            if not repeated and (taken is None or starts_run):
+                by_rate = self._refused_by_rate(name, facts, instead_of, starts_run=starts_run, token=token)
+                if by_rate is not None:
+                    return by_rate
             if held is None or was_in_line:
                 accepted = self._live(self._periods, name) if period else None
                 if accepted is not None and not _belongs(accepted[0], token, instead_of):
@@ -195,12 +201,15 @@ class MemoryStore(LockStore):
 
     def look(
         self, name: str, token: str, *, period: float | None = None, limit: int | None = None,
-        facts: str = "",  # noqa: ARG002  nothing is noted
+        facts: str = "",
     ) -> Refusal | None:  # fmt: skip
         with self._lock:
             is_free = self._room(name, limit) > 0
             if not is_free and token not in self._holders_of(name):
                 return Refusal(self._held_by(name))
+            closed = self._closed(name, facts) if is_free else 0.0
+            if closed > 0:
+                return Refusal((Hold(name, b'rate\0{"state":"rate"}', closed),))
             accepted = self._live(self._periods, name) if period else None
             if accepted is None or _belongs(accepted[0], token) or (not is_free and self._is_alone(name)):
                 return None
@@ -313,6 +322,7 @@ class MemoryStore(LockStore):
             places = self._lines.get(name, [])
             line = self._ids(name)
             is_free = held is None and not line and bool(held_by or not places)
+            is_free = is_free and not self._closed(name, entry.facts, id)
             is_put_off = merge is not None and merge.pause > 0
             if how != "refused" and (is_own or (how == "ask" and is_free and not is_put_off)):
                 return Parked("runs")
@@ -404,6 +414,53 @@ class MemoryStore(LockStore):
             if number is not None:
                 self._newest[name, json.dumps(task)[1:-1]] = id, number
             return ""
+
+    def _refused_by_rate(
+        self, name: str, facts: str, held: str | None, *, starts_run: bool, token: str
+    ) -> Refusal | None:
+        """Return how long a rate refuses somebody, who loses what it holds; else note that it starts."""
+        now = self._clock()
+        rates = _rates_in(facts)
+        closed = self._closed(name, facts, held)
+        if closed > 0:
+            if self._holders_of(name).pop(held or "", None) is not None:
+                self._bring_back(name)
+                if name in self._due:
+                    self._look_by(name, now + closed)
+            text = f'{self._last_of(name, rates)}\0{{"state":"rate","task":"{_task_in(facts)}"}}'
+            return Refusal((Hold(name, text.encode(), closed),))
+        for _, span in rates if starts_run else ():
+            self._starts[name, span].append((now, token))
+        return None
+
+    def _last_of(self, name: str, rates: Sequence[tuple[int, float]]) -> str:
+        """Return who started last."""
+        starts = [
+            each for number, span in rates if number <= _MOST_EXACT for each in self._starts[name, span]
+        ]
+        return max(starts, default=(0.0, "rate"))[1]
+
+    def _closed(self, name: str, facts: str, but: str | None = None) -> float:
+        """Return the seconds until who has these facts may start by its rate (``lua/rate.lua``)."""
+        rates = _rates_in(facts)
+        if not rates:
+            return 0.0
+        now = self._clock()
+        held = self._holders_of(name).items()
+        pending = sum(
+            b'"state":"running"' not in each.value and b'"since":' in each.value and token != but
+            for token, each in held
+            if not each.is_alone
+        )
+        longest = 0.0
+        for number, span in rates:
+            at = [each for each, _ in self._starts[name, span] if each + span > now]
+            free = number - pending
+            if free < 1:
+                longest = max(longest, span)
+            elif len(at) >= free:
+                longest = max(longest, at[-free] + span - now)
+        return longest
 
     def _now_us(self) -> int:
         return int(self._wall() * 1_000_000)
@@ -608,6 +665,10 @@ class MemoryStore(LockStore):
         if is_waiting and not (has_room and all(self._is_next(each, id_) for each in others)):
             ends = [each.until for each in self._holders[name].values()]
             self._look_by(name, min([now + _LATEST, *ends]))
+            return _NOBODY
+        closed = self._closed(name, entry.facts, id_) if is_waiting else 0.0
+        if closed > 0:
+            self._look_by(name, now + closed)
             return _NOBODY
         has_permit = takes and self._keep(
             name, f"{id_}\0{entry.facts}".encode(), entry.ttl, limit, instead_of=only
@@ -853,6 +914,12 @@ def _others(name: str, facts: bytes) -> list[str]:
 def _limit_in(value: bytes) -> int | None:
     found = re.search(rb'"limit":(\d+)', value)
     return int(found[1]) if found else None
+
+
+def _rates_in(facts: str) -> list[tuple[int, float]]:
+    found = re.search(r'"rate":"([\d/ ]+)"', facts)
+    pairs = [each.split("/") for each in found[1].split()] if found else []
+    return [(int(number), int(span) / 1000) for number, span in pairs]
 
 
 def _task_in(facts: str) -> str:

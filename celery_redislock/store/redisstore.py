@@ -26,6 +26,8 @@ key                           type    value                       expiry; writte
                                       place calls take; NUL id
                                       -> task (merge.lua)
 ``redislock:{N}:newest``      hash    task -> ``id NUL us``       an hour; as ``merge``, acquire, newest
+``redislock:{N}:starts:MS``   list    ``ms token``; many: ``ms     the span of the rate; acquire (rate.lua)
+                                      count``, newest first
 ``redislock:{N}:bell:NONCE``  list    empty text: it has rung     the claim's ttl; all that end a hold
 ``redislock:lines``           zset    name, score when to look    when empty; park, sweep, what ends a hold
                                       next, ms
@@ -615,7 +617,7 @@ _MARKED = frozenset((b"done", b"ending"))
 _ENDED = {b"released": True, b"handed_on": True, b"missing": False, b"kept": False}
 
 #: Whether it is a period, by the word that holders follow.
-_HOLDERS = {b"held": False, b"period": True, b"line": False}
+_HOLDERS = {b"held": False, b"period": True, b"line": False, b"rate": False}
 
 #: The answer to nearly every release.
 _RELEASED = Release(released=True)

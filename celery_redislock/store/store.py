@@ -50,9 +50,11 @@ _NOWHERE = SimpleNamespace(text="")
 QUEUED = "queued"
 RUNNING = "running"
 ACCEPTED = "period"
+#: Nobody holds it: its rate (``lock_rate``) has had its starts. The token is that of the last one.
+RATED = "rate"
 
 #: The cause of a refusal, by the state of its holder.
-_CAUSES = {QUEUED: "claim", RUNNING: "run", ACCEPTED: "period"}
+_CAUSES = {QUEUED: "claim", RUNNING: "run", ACCEPTED: "period", RATED: "rate"}
 
 
 def owner_name(task_id: str) -> str:
@@ -80,6 +82,8 @@ class Hold:
     ``due``, ``first``, ``merged``
         of a call whose place others take: before when it does not start, and when the first of them was
         made, in ms of the server's clock; how many were merged into it (merge.lua)
+    ``rate``
+        how many may start in which span, in ms, as its process knows it (rate.lua)
     ``limit``, ``permits``
         of holders, as its process knows it; the places that it takes (permits.lua)
     ``at``, ``ttl``
@@ -193,7 +197,7 @@ class Refusal(NamedTuple):
 
     @property
     def because(self) -> str:
-        """The cause: ``"run"``, ``"claim"`` or ``"period"``. Another program's lock counts as a run."""
+        """The cause: ``"run"``, ``"claim"``, ``"period"``, ``"rate"``. Another program's lock: as a run."""
         return _CAUSES.get(self.hold.state or RUNNING, "run")
 
 

@@ -25,6 +25,7 @@ ERRORS = [
     DuplicateTask("account:7", "t1", math.inf),
     DuplicateTask("account:7", "t1", 12.5, True, "FAILURE", 0.0),
     DuplicateTask("idem:7", "t1", 12.5, True, has_other_arguments=True),
+    DuplicateTask("api:7", "t1", 12.5, is_rate=True),
     LockBusy("account:7", "host:1:2", 12.5),
     LockBusy("account:7", "host:1:2", math.inf),
     LockBusy("account:7", "t1", 12.5, 60.5),
@@ -67,7 +68,7 @@ def test_a_duplicate_knows_when_to_come_again(shop: Shop, lock: str, seconds: in
 def test_an_errors_text_has_every_fact(error: RedisLockError) -> None:
     """What happened, with which values: nobody has to look into the attributes."""
     for name, fact in vars(error).items():
-        if name in {"is_period", "has_other_arguments", "fence"}:
+        if name in {"is_period", "is_rate", "has_other_arguments", "fence"}:
             continue  # said in words, or only there for a program
         if name in {"state", "ended_at", "waited"} and fact is None:
             continue

@@ -21,6 +21,7 @@
 --         {refused, held, n, value, pttl, ...}   by the holder; pttl is -1 for a foreign lock without a ttl. Behind
 --                                each refusal of a call that coalesces: number, its microseconds (merge.lua)
 --         {refused, period, 1, value, pttl}      by the period
+--         {refused, rate, 1, value, pttl}        by the rate that its facts say, for pttl; value: of who started last
 --         {refused, line, 1, value, pttl}        there is room for the first in its line, whom another home serves,
 --                                                or who waits for other locks as well
 --         ending pttl                            by the message's mark: its run is ending
@@ -33,6 +34,8 @@ local COALESCES = '"on_conflict":"coalesce"'
 local lock, index, mark, period, fence_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local value, ttl, name, from, starts = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1'
 local limit, held, ours, taken, was_in_line, opens_period, permit, copy = ARGV[8]
+
+local has_rate = string.find(value, '"rate":"', 1, true)
 
 local function is_ours(found)
   return string.find(found, string.match(value, '^[^%z]*') .. '\0', 1, true) == 1
@@ -91,6 +94,13 @@ if not from then
   if first then
     return noted(behind(first))
   end
+  if has_rate and call('EXISTS', lock) == 0 then
+include('rate')
+    local left, last = closed_for(stem_of(lock), value, 0, now_ms())
+    if left > 0 then
+      return noted(refusal_by_rate(left, last, value))
+    end
+  end
   -- A write: a replica refuses it, as it may know only a past holder, and so does a server short of memory.
   if not call('SET', lock, value, 'NX', 'PX', ttl) then
     held = call('GET', lock)
@@ -142,6 +152,14 @@ include('sent')
     first = first_in_line()
     is_full = held
   end
+  local closed, by_rate = 0
+  if has_rate and (is_new and not is_full or taken and starts) then
+include('rate')
+    local last
+    local pending = permit and permit.pending(string.sub(from, 1, -2)) or 0
+    closed, last = closed_for(stem_of(lock), value, pending, now_ms())
+    by_rate = refusal_by_rate(closed, last, value)
+  end
   -- The mark comes first: a copy of a message that has run takes nothing, not even its own claim.
   local state = mark and not ours and call('GET', mark)
   local answer
@@ -158,6 +176,21 @@ include('sent')
     answer = refused()
   elseif first then
     answer = behind(first)
+  elseif closed > 0 and taken then
+    -- It has no place in the rate yet, and waits for one. What waits for a time keeps none.
+    local token = string.sub(from, 1, -2)
+include('sent')
+    if permit then
+      permit.drop(token)
+    else
+      call('DEL', lock)
+      redis.pcall('ZREM', index, name)
+    end
+    bring_back(stem_of(lock), name, token)
+    look_by(index, name, stem_of(lock), now_ms() + closed)
+    answer = by_rate
+  elseif closed > 0 then
+    answer = by_rate
   elseif (is_new or was_in_line) and period and ARGV[6] ~= '0' then
     local accepted = call('GET', period)
     opens_period = not accepted
@@ -176,6 +209,10 @@ include('entry')
   end
 end
 
+if has_rate and starts and not ours then
+include('rate')
+  note_start(stem_of(lock), value, string.match(value, '^[^%z]*'), now_ms())
+end
 local time = call('TIME')
 local fence = time[1] * 1000000 + time[2]
 local word = taken and 'taken_over' or ours and 'repeated' or 'granted'

@@ -21,6 +21,7 @@
 -- them all once they are free and it is the first in each: nobody goes before it in any of them, and lines in which
 -- two wait have them in one order, as they were entered in one step.
 include('index')
+include('rate')
 local permits
 include('permits')
 include('found')
@@ -77,6 +78,9 @@ end
 -- The home that alone can serve the first in the line that was looked at last; nil where that is not another one.
 local elsewhere
 
+-- When the rate of the first in line lets it start; nil where no rate keeps it.
+local opens
+
 -- When the first is due of those that the look at a line has passed over, where it has no other reason to look again.
 local soonest
 
@@ -92,6 +96,7 @@ local function wake(lock, index, name, home, only, permit)
   local now = now_ms()
   elsewhere = nil
   soonest = nil
+  opens = nil
   local rank, passed, is_on_its_way = 0
   if not only and not permit and call('EXISTS', sent) == 1 then
     local held = call('GET', lock)
@@ -150,6 +155,7 @@ local function wake(lock, index, name, home, only, permit)
         local is_free = not holder and (not first or first == id) and redis.pcall('EXISTS', other .. 'sent') == 0
         needs = (is_own or is_free) and needs or math.huge
       end
+      local closed = takes and not only and closed_for(stem, facts, permit and permit.pending(id) or 0, now) or 0
       if takes and is_here and not only then
         -- Given, and not settled; or another delivery of what runs, which ends first.
         rank, is_on_its_way = rank + 1, true
@@ -157,6 +163,11 @@ local function wake(lock, index, name, home, only, permit)
         local left = permit and permit.ends_in(0) or call('PTTL', lock)
         -- Sooner where it is due sooner: those who ask come as often as they like.
         look_by(index, name, stem, now + math.min(left < 0 and LATEST or left + 5, LATEST))
+        return
+      elseif closed > 0 then
+        -- Nobody goes before it, whatever rate that one has.
+        look_by(index, name, stem, now + closed)
+        opens = now + closed
         return
       else
         if takes and permit and (limit or has_permit) then

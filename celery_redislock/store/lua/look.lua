@@ -7,6 +7,7 @@
 --       2  limit    of holders, where several may hold it (permits.lua); absent: one
 -- RETURNS {refused, held, n, value, pttl, ...}     the holder would
 --         {refused, period, 1, value, pttl}   the period would
+--         {refused, rate, 1, value, pttl}   the rate that its facts say would
 --         free                                nobody
 local token = string.match(ARGV[1], '^[^%z]*%z')
 -- GETEX changes nothing here, but counts as a write, so a replica refuses: it may know only a past holder.
@@ -28,11 +29,24 @@ if not value and KEYS[3] then
   kind = 'period'
   value = redis.call('GET', key)
 end
+local by_rate
+if not value and string.find(ARGV[1], '"rate":"', 1, true) then
+include('keys')
+include('rate')
+  local pending = permit and permit.pending() or 0
+  local left, last = closed_for(stem_of(KEYS[1]), ARGV[1], pending, now_ms())
+  by_rate = left > 0 and refusal_by_rate(left, last, ARGV[1])
+  value = by_rate and by_rate[4]
+end
 if not value or string.find(value, token, 1, true) == 1 then
   return {ok = 'free'}
 end
 include('keys')
 include('refusal')
+if by_rate then
+  note_refusal(KEYS[1], KEYS[2], string.match(KEYS[1], '{(.*)}:lock$'), ARGV[1], value)
+  return by_rate
+end
 local holders = permit and kind == 'held' and permit.holders() or {1, value, redis.call('PTTL', key)}
 local copy = permit and permit.copy_of(string.sub(token, 1, -2))
 note_refusal(KEYS[1], KEYS[2], string.match(KEYS[1], '{(.*)}:lock$'), ARGV[1], copy or holders[2])

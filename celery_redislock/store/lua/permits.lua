@@ -133,6 +133,20 @@ permits = function(lock, index, name, held)
     return id
   end
 
+  -- How many have a place and are on their way to a start, but this one (rate.lua). An older claim waits for a time.
+  function self.pending(but)
+    local HAND_OFF = 60000
+    local count = 0
+    local all = call('HGETALL', holders)
+    for i = 1, #all, 2 do
+      local since = string.match(all[i + 1], '"since":(%d+)')
+      local is_running = string.find(all[i + 1], '"state":"running"', 1, true)
+      local is_on_its_way = not is_running and since and now - since * 1000 < HAND_OFF
+      count = count + (all[i] ~= but and is_on_its_way and 1 or 0)
+    end
+    return count
+  end
+
   function self.facts_of(token)
     return call('ZSCORE', set, token) and (call('HGET', holders, token) or '')
   end

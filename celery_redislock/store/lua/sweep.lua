@@ -181,8 +181,8 @@ local function look(name)
     tell(name, 'promoted', promoted, text, sends, kept)
   end
   if is_freed then
-    if soonest then
-      call('ZADD', lines, 'XX', soonest, name)
+    if opens or soonest then
+      call('ZADD', lines, 'XX', opens or soonest, name)
     end
     return
   end
@@ -193,6 +193,7 @@ local function look(name)
   end
   local left = permit and permit.ends_in(0) or not permit and call('PTTL', lock)
   latest = left and left >= 0 and math.min(latest, now + left + 5) or latest
+  latest = opens and math.min(latest, opens) or latest
   latest = permit and elsewhere and math.min(latest, now + OF_ANOTHER_HOME) or latest
   if not promoted then
     call('ZADD', lines, 'XX', latest < math.huge and latest or now + LATEST, name)

@@ -18,7 +18,7 @@ LUA = files(STORE) / "lua"
 #: These are only included by others.
 INCLUDED = {
     "each", "entry", "found", "history", "index", "keys", "line", "merge", "permits",
-    "place", "refusal", "sent",
+    "place", "rate", "refusal", "sent",
     "told",
 }  # fmt: skip
 
@@ -70,7 +70,7 @@ class TestEachScript:
 OF_A_CHECK = {"SCAN"}
 
 #: What a script calls only where the lock server is the broker, or the result backend, as their user.
-OF_SHARED_SERVERS = {"LPUSH", "LPOS", "LINDEX", "LLEN", "GETRANGE", "SETEX", "PUBLISH"}
+OF_SHARED_SERVERS = {"LPOS", "LLEN", "GETRANGE", "SETEX", "PUBLISH"}
 
 
 def test_the_user_of_the_pages_may_run_each_command_that_a_script_calls() -> None:

@@ -1,0 +1,81 @@
+-- Included where a lock may be free and yet not start anybody: so many starts in any span (`lock_rate`).
+--
+--   {N}:starts:SPAN  list of `ms token`, newest first: the last starts, by the server's clock. SPAN: ms. It lives for a
+--                    span from the last start on. Above MOST_EXACT starts, `ms count`, of a hundredth of the span each
+--
+--   The facts of who starts, or is to, say `"rate":"N/SPAN"`, or two such words.
+local MOST_EXACT, BUCKETS = 1000, 100
+
+-- The rates that facts say: a list of {number, span}.
+local function rates_in(facts)
+  local rates = {}
+  local said = string.match(facts or '', '"rate":"([%d/ ]+)"')
+  for number, span in string.gmatch(said or '', '(%d+)/(%d+)') do
+    rates[#rates + 1] = {tonumber(number), tonumber(span)}
+  end
+  return rates
+end
+
+-- Milliseconds until one of these rates has had fewer starts than it may; 0: it has. And who started last.
+local function closed_by(stem, number, span, pending, now)
+  local starts = stem .. 'starts:' .. span
+  local free = number - pending
+  if free < 1 then
+    return span, '' -- until one that is on its way has started, or its claim has ended
+  end
+  local last
+  if number <= MOST_EXACT then
+    last = redis.call('LINDEX', starts, free - 1)
+    local at = last and tonumber(string.match(last, '^%d+'))
+    -- A clock that was set back makes nobody wait for longer than a span.
+    return at and math.max(0, math.min(at + span - now, span)) or 0, redis.call('LINDEX', starts, 0) or ''
+  end
+  local taken = 0
+  for _, each in ipairs(redis.call('LRANGE', starts, 0, -1)) do
+    local at, count = string.match(each, '^(%d+) (%d+)')
+    -- Each counts until it is wholly out.
+    local left = math.min(at + span / BUCKETS + span - now, span)
+    taken = taken + (left > 0 and tonumber(count) or 0)
+    if left > 0 and taken >= free then
+      return math.ceil(left), ''
+    end
+  end
+  return 0, ''
+end
+
+-- Milliseconds until somebody with these facts may start; 0 for now. `pending`: how many are on their way to a start.
+-- And who started last.
+local function closed_for(stem, facts, pending, now)
+  local longest, last = 0, ''
+  for _, rate in ipairs(rates_in(facts)) do
+    local left, by = closed_by(stem, rate[1], rate[2], pending, now)
+    if left > longest then
+      longest, last = left, by
+    end
+  end
+  return longest, last
+end
+
+-- Notes that somebody starts.
+local function note_start(stem, facts, token, now)
+  for _, rate in ipairs(rates_in(facts)) do
+    local number, span = rate[1], rate[2]
+    local starts = stem .. 'starts:' .. span
+    local width = number > MOST_EXACT and span / BUCKETS
+    local at, count = string.match(width and redis.call('LINDEX', starts, 0) or '', '^(%d+) (%d+)$')
+    if at and now - at < width and tonumber(at) <= now then
+      redis.call('LSET', starts, 0, at .. ' ' .. (count + 1))
+    else
+      redis.call('LPUSH', starts, string.format('%.0f ', now) .. (width and 1 or token))
+      redis.call('LTRIM', starts, 0, width and BUCKETS + 1 or number - 1)
+    end
+    redis.call('PEXPIRE', starts, width and math.ceil(span + width) or span)
+  end
+end
+
+-- The answer to who is refused by a rate; in the holder's place stands who started last.
+local function refusal_by_rate(left, last, facts)
+  local token = string.match(last, '^%d+ (.*)$') or 'rate'
+  local task = string.match(facts, '"task":"[^"]*"')
+  return {'refused', 'rate', 1, token .. '\0{"state":"rate"' .. (task and ',' .. task or '') .. '}', left}
+end

@@ -1,0 +1,94 @@
+"""``lock_rate``: so many runs of one key start in any span, on all workers; what is over waits in order."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from celery_redislock import DuplicateTask
+from tests.acceptance.harness import Project, wait_until
+from tests.acceptance.paths import ELSEWHERE, FUSED, RABBITMQ
+from tests.acceptance.terms import PATIENCE
+from tests.tiers import slow
+
+ProjectMaker = Callable[..., Project]
+
+pytestmark = pytest.mark.law(2)
+
+ON = [FUSED, ELSEWHERE, slow(RABBITMQ)]
+#: Seconds that a body may begin later than its start, which the server noted.
+LATE = 0.3
+
+
+@pytest.fixture
+def project(new_project: ProjectMaker, on: str) -> Project:
+    """A project on one of the paths."""
+    return new_project(path=on, conf={"worker_prefetch_multiplier": 4})
+
+
+def began(project: Project, key: str) -> list[float]:
+    """When the bodies of a key began."""
+    return [body.start for body in project.bodies(key)]
+
+
+@pytest.mark.parametrize("on", ON)
+@pytest.mark.parametrize(
+    ("task", "options"),
+    [("while_executing", {}), ("while_executing_by_3", {}), ("executed", {"on_conflict": "wait"})],
+)
+def test_no_more_start_in_a_span_and_the_next_one_starts_when_a_place_opens(
+    project: Project, on: str, key: str, task: str, options: dict[str, Any]
+) -> None:
+    """Nine calls at three in two seconds: the last three begin four seconds after the first ones."""
+    project.start_workers(2, "prefork", concurrency=2)
+    publish = getattr(project, task).apply_async
+    results = [publish((key,), lock_rate="3/2s", **options) for _ in range(9)]
+    project.wait_ended(key, 9)
+    starts = began(project, key)
+    assert all(later - at >= 2.0 - LATE for at, later in zip(starts, starts[3:], strict=False))
+    assert starts[-1] - starts[0] < 4.0 + 4 * LATE
+    assert {result.get(timeout=PATIENCE) for result in results} == {f"{key} done"}
+    if (task, on) == ("executed", FUSED):
+        assert [body.task_id for body in project.bodies(key)] == [result.id for result in results]
+    project.wait_free(key)
+
+
+@pytest.mark.parametrize("on", [FUSED, ELSEWHERE])
+def test_a_retry_is_a_start_and_keeps_no_place_while_it_waits(project: Project, key: str) -> None:
+    """Its body begins no sooner than a span after its first one."""
+    project.start_worker("prefork", concurrency=2)
+    result = project.executed.apply_async((key, 0.0, "retry", {"times": 2}), lock_rate="1/2s")
+    assert result.get(timeout=PATIENCE) == f"{key} done"
+    assert all(later - at >= 2.0 - LATE for at, later in pairwise(began(project, key)))
+    assert len(project.bodies(key)) == 3
+    project.wait_free(key)
+
+
+@pytest.mark.parametrize("on", [FUSED, ELSEWHERE])
+def test_a_call_that_is_over_is_skipped_or_refused_where_its_task_says_so(project: Project, key: str) -> None:
+    """``retry_after`` says when a place opens."""
+    project.start_worker("prefork", concurrency=1)
+    first = project.executed.apply_async((key,), lock_rate="1/10s")
+    first.get(timeout=PATIENCE)
+    project.wait_free(key)
+    again = project.executed.apply_async((key,), lock_rate="1/10s")
+    assert (again.is_duplicate, again.id) == (True, first.id)
+    with pytest.raises(DuplicateTask, match="lock_rate") as caught:
+        project.executed.apply_async((key,), lock_rate="1/10s", on_conflict="raise")
+    assert caught.value.is_rate
+    assert 5 < caught.value.retry_after <= 10
+
+
+@pytest.mark.parametrize("on", [FUSED])
+def test_the_first_of_many_starts_at_once_and_the_last_is_not_lost(project: Project, key: str) -> None:
+    """``coalesce`` with a rate: a throttle."""
+    project.start_worker("prefork", concurrency=2)
+    publish = project.executed.apply_async
+    results = [
+        publish((key, 0.0, "tell", number), on_conflict="coalesce", lock_rate="1/2s") for number in range(20)
+    ]
+    wait_until(lambda: len(project.bodies(key)) == 2, PATIENCE, "the second one has begun")
+    assert [results[0].get(timeout=PATIENCE), results[-1].get(timeout=PATIENCE)] == [0, 19]
+    first, last = began(project, key)
+    assert 2.0 - LATE <= last - first < 2.0 + 3 * LATE

@@ -1,0 +1,253 @@
+"""What every store promises of a rate: no more starts in any span, and in order for those who wait."""
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from celery_redislock.store.store import Entry, Refusal
+from tests.stores import JOBS, MemoryCase, RedisCase, StoreCase, granted, in_line, refused
+
+A, B, C, D, E, F = JOBS
+
+#: Two starts in any ten seconds.
+RATE = "2/10000"
+
+
+def facts(rate: str = RATE, **more: Any) -> str:
+    """What a process says of a task with this rate."""
+    return json.dumps({"task": "shop.send", "rate": rate, "since": 1.0, **more}, separators=(",", ":"))
+
+
+def start(case: StoreCase, token: str, *, of: str | None = None, rate: str = RATE, **terms: Any) -> Any:
+    """Let a run start, with the claim of this token or without one."""
+    about = facts(rate, state="running", message=of or token, **terms)
+    return case.store.acquire("n", token, 30.0, facts=about, instead_of=of, starts_run=True, **terms)
+
+
+def run(case: StoreCase, token: str, **terms: Any) -> None:
+    """Let a run start and end."""
+    granted(start(case, token, **terms))
+    assert case.store.release("n", token).released
+
+
+def closed(answer: Any) -> Refusal:
+    """The answer must be that the rate refuses it."""
+    refusal = refused(answer)
+    assert refusal.because == "rate"
+    return refusal
+
+
+def wait(case: StoreCase, token: str, *, how: str = "refused", rate: str = RATE) -> str:
+    """Park a message of a task with this rate."""
+    entry = Entry("push", case.queue(), 30.0, facts(rate, state="queued", line=1), token)
+    return case.store.park("n", token, entry, nonce=f"{token} {how}", how=how).word
+
+
+def let_pass(case: StoreCase, seconds: float, span: int = 10_000) -> None:
+    """Let so many seconds pass since all that has started."""
+    if isinstance(case, MemoryCase):
+        case.clock.advance(seconds)
+        return
+    assert isinstance(case, RedisCase)
+    key = case.key(part=f"starts:{span}")
+    entries: Any = case.client.lrange(key, 0, -1)
+    for place, each in enumerate(entries):
+        at, _, rest = each.partition(b" ")
+        case.client.lset(key, place, f"{int(at) - round(1000 * seconds)} {rest.decode()}")
+
+
+def test_no_more_runs_start_in_a_span_than_the_rate_says(case: StoreCase) -> None:
+    """The refusal says when a place opens, and who started last."""
+    run(case, A)
+    let_pass(case, 4.0)
+    run(case, B)
+    refusal = closed(start(case, C))
+    assert 5.0 < refusal.hold.expires_in <= 6.0
+    assert (refusal.hold.token, case.holder()) == (B, None)
+    let_pass(case, 6.0)
+    run(case, C)
+    closed(start(case, D))
+
+
+def test_a_claim_is_refused_while_the_rate_has_had_its_starts(case: StoreCase) -> None:
+    """At publish, by the claim itself and by the look before it; a claim is no start."""
+    for token in (A, B):
+        granted(case.store.acquire("n", token, 30.0, facts=facts(state="queued")))
+        assert case.store.release("n", token).released
+    for token in (A, B):
+        run(case, token)
+    closed(case.store.acquire("n", C, 30.0, facts=facts(state="queued")))
+    look = case.store.look("n", C, facts=facts(state="queued"))
+    assert look is not None
+    assert look.because == "rate"
+
+
+def test_who_is_over_waits_in_line_and_starts_in_order_when_a_place_opens(case: StoreCase) -> None:
+    """The line is looked at when it does, and no sooner."""
+    run(case, A)
+    run(case, B)
+    assert [wait(case, token) for token in (C, D)] == ["parked", "parked"]
+    assert 9.0 < case.store.sweep().next_in <= 10.0
+    let_pass(case, 10.0)
+    case.make_due()
+    case.store.sweep()
+    assert (case.holder(), in_line(case)) == (C, [D])
+    granted(start(case, "run-c/1", of=C))
+    case.store.release("n", "run-c/1")
+    granted(start(case, "run-d/1", of=D))
+
+
+def test_a_message_that_is_received_meanwhile_waits_as_well(case: StoreCase) -> None:
+    run(case, A)
+    assert wait(case, B, how="ask") == "runs"
+    run(case, B)
+    assert wait(case, C, how="ask") == "parked"
+
+
+def test_one_that_holds_a_claim_asks_for_a_place_when_it_starts_and_keeps_none(
+    case: StoreCase,
+) -> None:
+    """A retry, or a countdown: its claim goes, it waits for a place, and the lock is free for others."""
+    granted(case.store.acquire("n", A, 30.0, facts=facts(state="queued")))
+    case.store.release("n", A)
+    run(case, B)
+    run(case, C)
+    let_pass(case, 10.0)
+    granted(case.store.acquire("n", D, 3600.0, facts=facts(state="queued")))
+    run_d = start(case, "run-d/1", of=D)
+    granted(run_d)
+    case.store.hand_on("n", "run-d/1", E, 3600.0, facts=facts(state="queued"))
+    run_e = start(case, "run-e/1", of=E)
+    granted(run_e)
+    case.store.hand_on("n", "run-e/1", F, 3600.0, facts=facts(state="queued"))
+    closed(start(case, "run-f/1", of=F))
+    assert (case.holder(), wait(case, F)) == (None, "parked")
+
+
+def test_a_repeated_request_is_one_start(case: StoreCase) -> None:
+    granted(start(case, A))
+    assert granted(start(case, A)).repeated
+    case.store.release("n", A)
+    run(case, B)
+    closed(start(case, C))
+
+
+def test_of_two_rates_both_count(case: StoreCase) -> None:
+    """A burst is kept down by the one, and a day by the other."""
+    both = "1/1000 2/10000"
+    run(case, A, rate=both)
+    assert closed(start(case, B, rate=both)).hold.expires_in <= 1.0
+    let_pass(case, 1.0, 1000)
+    let_pass(case, 0.0 if isinstance(case, MemoryCase) else 1.0)
+    run(case, B, rate=both)
+    let_pass(case, 1.0, 1000)
+    let_pass(case, 0.0 if isinstance(case, MemoryCase) else 1.0)
+    assert 7.0 < closed(start(case, C, rate=both)).hold.expires_in <= 8.1
+
+
+def test_several_at_once_start_no_more_often(case: StoreCase) -> None:
+    """With a limit: who is on the way to its start counts as one that has started."""
+    more = {"limit": 3}
+    granted(start(case, A, **more))
+    granted(case.store.acquire("n", B, 30.0, facts=facts(state="queued", since=9e9, limit=3), limit=3))
+    closed(start(case, C, **more))
+    granted(start(case, "run-b/1", of=B, **more))
+    closed(start(case, C, **more))
+
+
+def test_what_has_no_rate_is_kept_by_none(case: StoreCase) -> None:
+    """Another task of the key, or a lock of a program: its start is not counted, and not refused."""
+    run(case, A)
+    run(case, B)
+    granted(case.store.acquire("n", C, 30.0, facts='{"state":"running"}', starts_run=True))
+    case.store.release("n", C)
+    closed(start(case, D))
+
+
+def test_a_clock_that_is_set_back_makes_nobody_wait_for_longer_than_a_span(plain_case: RedisCase) -> None:
+    case = plain_case
+    run(case, A)
+    run(case, B)
+    let_pass(case, -3600.0)
+    assert closed(start(case, C)).hold.expires_in <= 10.0
+
+
+def test_many_starts_are_counted_in_pieces_of_the_span(plain_case: RedisCase) -> None:
+    """Never more than the rate, and a piece counts until it is wholly out: a hundredth of the span."""
+    case = plain_case
+    rate = "1500/10000"
+    key = case.key(part="starts:10000")
+    run(case, A, rate=rate)
+    run(case, B, rate=rate)
+    [piece] = case.client.lrange(key, 0, -1)
+    at, count = piece.split(b" ")
+    assert count == b"2"
+    case.client.lset(key, 0, f"{int(at)} 1500")
+    assert 9.0 < closed(start(case, C, rate=rate)).hold.expires_in <= 10.0
+    let_pass(case, 9.0)
+    assert closed(start(case, C, rate=rate)).hold.expires_in <= 1.1
+    let_pass(case, 1.1)
+    run(case, C, rate=rate)
+
+
+def test_the_starts_of_a_key_take_some_kilobytes_at_most(plain_case: RedisCase) -> None:
+    """Above a thousand by pieces, and those that are out go; below, one by one."""
+    case = plain_case
+    many, few = (case.key(part=f"starts:{span}") for span in (100_000, 10_000))
+    case.client.rpush(many, *(f"{number} 1000000" for number in range(200, 0, -1)))
+    case.client.rpush(few, *(f"{number} {A}" for number in range(1200, 0, -1)))
+    run(case, A, rate="1000000/100000 1000/10000")
+    assert [case.client.llen(key) for key in (many, few)] == [102, 1000]
+    assert (case.client.memory_usage(many) or 0) < 20_000
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_history_starts_more_than_the_rate_says(seed: int) -> None:
+    """500 random steps of claims, starts, ends, kills, parking and force, by the clock of the store."""
+    case = MemoryCase()
+    play(case, random.Random(seed), 500)  # noqa: S311  not for secrets
+
+
+def play(case: MemoryCase, chance: random.Random, steps: int) -> None:
+    """Play a history with a rate of three in ten seconds and a limit of two; check each start against it."""
+    store = case.memory
+    starts: list[float] = []
+    about: dict[str, Any] = {"rate": "3/10000", "limit": 2}
+    for number in range(steps):
+        token = f"job-{number}/1"
+        holds = {hold.token: hold.state for hold in store.holders("n")}
+        queued = [each for each, state in holds.items() if state == "queued"]
+        running = [each for each, state in holds.items() if state == "running"]
+        match chance.choice(STEPS):
+            case "claim":
+                store.acquire("n", token, 60.0, facts=facts(**about, state="queued"), limit=2)
+            case "start":
+                begin(case, token, chance.choice([None, *queued]), starts, about)
+            case "end" if running:
+                store.release("n", chance.choice(running))
+            case "wait":
+                entry = Entry("push", "q", 30.0, facts(**about, state="queued", line=1), token)
+                store.park("n", token, entry, nonce=token)
+            case "force" if chance.random() < 0.2:
+                store.force_release("n")
+            case "sweep":
+                store.sweep()
+            case _:
+                case.clock.advance(chance.uniform(0.0, 3.0))
+    assert len(starts) > steps / 20
+
+
+#: What may happen next.
+STEPS = ["claim", "start", "start", "end", "end", "wait", "force", "sweep", "pass", "pass"]
+
+
+def begin(
+    case: MemoryCase, token: str, of: str | None, starts: list[float], about: dict[str, Any]
+) -> None:  # fmt: skip
+    """Start a run; of the last ten seconds it is the third at most."""
+    terms: Any = {"facts": facts(**about, state="running"), "instead_of": of, "starts_run": True, "limit": 2}
+    if not isinstance(case.memory.acquire("n", token, 30.0, **terms), Refusal):
+        starts.append(case.clock())
+        assert sum(at > case.clock() - 10.0 for at in starts) <= 3
