@@ -21,7 +21,7 @@ from celery_redislock.cli.subject import (
     unknown_task,
 )
 from celery_redislock.declaring.declaration import declaration_of, is_unique
-from celery_redislock.declaring.kinds import hint
+from celery_redislock.declaring.kinds import Rates, hint
 from celery_redislock.declaring.options import LockOptions
 from celery_redislock.declaring.scopes import WAITING
 from celery_redislock.declaring.server import settings_of
@@ -344,7 +344,13 @@ def _now(server: LockServer, subject: Subject, in_line: int) -> str:
     if scope is None or not declaration.is_on:
         return "a call now would run without a lock: locking is switched off"
     limit = options.lock_limit if declaration.options.lock_limit != 1 else None
-    terms: Any = {"period": options.lock_period, "limit": limit}
+    rate = Rates.for_scripts(options.lock_rate or ())
+    # Without a task nothing is noted of a refusal.
+    terms: Any = {
+        "period": options.lock_period,
+        "limit": limit,
+        "facts": f'{{"rate":"{rate}"}}' if rate else "",
+    }
     names = [f"queued:{subject.handle.key}"] if scope.claims_beside else subject.handle.key.split()
     refusals = (server.store.look(name, new_token("explain"), **terms) for name in names)
     refusal = next((one for one in refusals if one is not None), None)

@@ -48,6 +48,7 @@ _NOTED = 15.0
 _LAST = 5.0
 _SHORTEST = 0.001
 _MOST_SENDS = 3
+_HAND_OFF = 60.0
 _HOUR = 3600.0
 _MOST_EXACT = 1000
 #: As in ``lua/acquire.lua``: what the facts of a task say whose duplicates coalesce.
@@ -448,9 +449,7 @@ class MemoryStore(LockStore):
         now = self._clock()
         held = self._holders_of(name).items()
         pending = sum(
-            b'"state":"running"' not in each.value and b'"since":' in each.value and token != but
-            for token, each in held
-            if not each.is_alone
+            token != but and self._is_on_its_way(each.value) for token, each in held if not each.is_alone
         )
         longest = 0.0
         for number, span in rates:
@@ -461,6 +460,12 @@ class MemoryStore(LockStore):
             elif len(at) >= free:
                 longest = max(longest, at[-free] + span - now)
         return longest
+
+    def _is_on_its_way(self, value: bytes) -> bool:
+        """Whether a hold is one that starts soon, and does not wait for a time (``lua/permits.lua``)."""
+        since = re.search(rb'"since":(\d+)', value)
+        is_fresh = b'"line":1' in value or (since is not None and self._wall() - int(since[1]) < _HAND_OFF)
+        return b'"state":"running"' not in value and is_fresh
 
     def _now_us(self) -> int:
         return int(self._wall() * 1_000_000)

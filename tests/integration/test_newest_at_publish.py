@@ -296,6 +296,17 @@ def test_a_call_may_say_how_long_it_is_put_off(shop: Newest) -> None:
     assert waiter.hold.facts["due"] - waiter.hold.facts["first"] == 30_000
 
 
+def test_a_call_that_waits_for_a_place_of_its_rate_is_looked_at_when_that_opens(shop: Newest) -> None:
+    """A throttle: the first call at once, the newest when it may."""
+    rated = shop.unique(index, name="rated", lock_key="r", on_conflict="coalesce", lock_rate="1/s")
+    facts = '{"rate":"1/1000","state":"running"}'
+    granted(shop.store.acquire("r", A, 30.0, facts=facts, starts_run=True))
+    shop.store.release("r", A)
+    results = [rated.delay(number) for number in range(3)]
+    assert {each.id for each in results} == {*shop.in_line("r")}
+    assert shop.store.sweep().next_in <= 1.0
+
+
 def test_a_merged_call_is_one_round_trip(shop: Newest, tcp_server: EmbeddedServer) -> None:
     for number in range(3):
         shop.index.delay(number)

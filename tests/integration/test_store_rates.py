@@ -157,6 +157,17 @@ def test_several_at_once_start_no_more_often(case: StoreCase) -> None:
     closed(start(case, C, **more))
 
 
+def test_one_that_was_handed_its_lock_is_on_its_way_however_long_it_has_waited(case: StoreCase) -> None:
+    """Else more would be handed the lock than may start. What waits for a time is not on its way."""
+    more = {"limit": 3}
+    granted(start(case, A, **more))
+    granted(case.store.acquire("n", B, 30.0, facts=facts(state="queued", line=1, limit=3), limit=3))
+    closed(start(case, C, **more))
+    case.store.release("n", B)
+    granted(case.store.acquire("n", D, 30.0, facts=facts(state="queued", limit=3), limit=3))
+    granted(start(case, C, **more))
+
+
 def test_what_has_no_rate_is_kept_by_none(case: StoreCase) -> None:
     """Another task of the key, or a lock of a program: its start is not counted, and not refused."""
     run(case, A)

@@ -122,11 +122,12 @@ if waits then
   put(stem, id, table.concat({'push', queue, hand_off, facts, text}, '\0'), band, 'last')
   let_live({line, parked, stem .. 'until', lines})
   local left = call('PTTL', lock)
-  local latest = left < 0 and LATEST or math.min(left + 5, LATEST)
+  local opens = answer[2] == 'rate' and answer[5] or LATEST
+  local latest = left < 0 and math.min(opens, LATEST) or math.min(left + 5, LATEST)
   if due > 0 then
     redis.pcall('ZADD', lines, 'LT', due, name)
   end
-  redis.pcall('ZADD', lines, 'NX', now + latest, name)
+  redis.pcall('ZADD', lines, answer[2] == 'rate' and 'LT' or 'NX', now + latest, name)
   if within ~= '' then
     call('ZADD', stem .. 'until', now + within, id)
     redis.pcall('ZADD', lines, 'LT', now + within, name)
