@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from celery import Celery
 
     from celery_redislock.store.memory import MemoryStore
-    from celery_redislock.store.store import LockStore
     from celery_redislock.task import SingletonTask
 
 try:
@@ -33,11 +32,12 @@ __all__ = ["hold", "locks_off", "memory_locks"]
 
 
 @contextmanager
-def memory_locks(app: "Celery", store: "LockStore | None" = None) -> Iterator["LockStore"]:
+def memory_locks(app: "Celery", store: "MemoryStore | None" = None) -> Iterator["MemoryStore"]:
     """Keep this app's locks in memory while the block runs; this process only.
 
     Yields the store (the one given, or a fresh one) to look into: ``store.names()``, ``store.inspect(name)``,
-    and for who waits ``store.lines()``, ``store.waiting(name)``.
+    and for who waits ``store.lines()``, ``store.waiting(name)``. Its ``end_pauses()`` lets calls be
+    due that ``lock_debounce`` puts off.
     """
     from celery_redislock.declaring.server import use_store
     from celery_redislock.store.memory import MemoryStore

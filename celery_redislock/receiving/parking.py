@@ -97,10 +97,12 @@ def _park_received(task: Any, consumer: Any, message: Any, key: str) -> bool:
             return False
     lock = declaration.task_lock((), {}, task_id, options=options, key=said.key)
     # Of several that may run the last one in hand says nothing: where there is room, the next one runs too.
-    is_behind = before is not None and lock.limit is None
+    # Nor of one that is put off: what is in hand may be, too, and is on no way to the lock then.
+    merges = options.server == "coalesce" and not said.must_run
+    is_put_off = merges and options.lock_debounce is not None
+    is_behind = before is not None and lock.limit is None and not is_put_off
     how = "behind" if is_behind else "ask"
     ahead = "" if before is None else line.claim_ahead(before)
-    merges = options.server == "coalesce" and not said.must_run
     try:
         answer = _park(task, lock, message, said, options, how=how, ahead=ahead, merges=merges)
     except RedisLockError as error:

@@ -467,6 +467,9 @@ class MemoryStore(LockStore):
         is_fresh = b'"line":1' in value or (since is not None and self._wall() - int(since[1]) < _HAND_OFF)
         return b'"state":"running"' not in value and is_fresh
 
+    def clock(self) -> float:
+        return self._wall()
+
     def _now_us(self) -> int:
         return int(self._wall() * 1_000_000)
 
@@ -544,6 +547,24 @@ class MemoryStore(LockStore):
             promoted = tuple(given for ask in asked if (given := self._let_one_go(*ask)))
         self._told(Release(False, promoted=promoted))
         return len(asked) - len(promoted), promoted
+
+    def end_pauses(self) -> int:
+        """Let every call that is put off be due now, as if its ``lock_debounce`` had passed.
+
+        One whose key is held waits for its end, as any other. For tests, which need not sleep then.
+
+        Returns:
+            How many calls were put off.
+        """
+        with self._lock:
+            now = self._clock()
+            put_off = [(name, each) for name, line in self._lines.items() for each in line if each.due > now]
+            for name, each in put_off:
+                facts = re.sub(r'"due":\d+', '"due":0', each.entry.facts, count=1)
+                self._change(name, each.id, due=0.0, entry=each.entry._replace(facts=facts))
+            promoted = [given for name, _ in put_off for given in self._wake(name).promoted]
+        self._told(Release(False, promoted=tuple(promoted)))
+        return len(put_off)
 
     def lines(self, *, limit: int = 1000) -> list[str]:
         with self._lock:

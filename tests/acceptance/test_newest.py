@@ -153,6 +153,15 @@ def test_a_burst_is_one_run_when_the_calls_have_stopped(project: Project, key: s
 
 
 @pytest.mark.parametrize("on", [FUSED, ELSEWHERE])
+def test_a_burst_that_a_worker_finds_in_its_queue_is_one_run(project: Project, key: str) -> None:
+    """None of them starts at once, although each is received while the one before it is in hand."""
+    results = [call(project.executed, key, number, lock_debounce=1.0) for number in range(5)]
+    project.start_worker("prefork", concurrency=2)
+    assert values(results) == [4]
+    assert len(project.bodies(key)) == 1
+
+
+@pytest.mark.parametrize("on", [FUSED, ELSEWHERE])
 def test_calls_that_keep_coming_do_not_put_the_run_off_for_longer_than_they_may(
     project: Project, key: str
 ) -> None:

@@ -9,7 +9,7 @@ from typing_extensions import assert_type
 
 from celery_redislock import Conflict, LockLost, SingletonTask, lock_acquired, lock_conflict
 from celery_redislock.publishing.handle import LockHandle
-from celery_redislock.locks import LockStore
+from celery_redislock.locks import LockStore, MemoryStore
 from celery_redislock.locks.lease import InertLease, Lease
 from celery_redislock.publishing.results import LockEagerResult, LockResult
 from celery_redislock.testing import hold, locks_off, memory_locks
@@ -116,7 +116,8 @@ def note(sender: SingletonTask, lease: Lease | None, **_: Any) -> None:
 
 def test_a_second_press_is_a_duplicate() -> None:
     with memory_locks(app) as store, hold(sync_account, 42, task_id="other") as key:
-        assert_type(store, LockStore)
+        assert_type(store, MemoryStore)
+        assert_type(store.end_pauses(), int)
         assert_type(key, str)
         assert press(42)
     with locks_off():
