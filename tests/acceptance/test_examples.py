@@ -42,6 +42,7 @@ EXAMPLES = {
     "quickstart": Example(is_slow=True),
     "per_resource": Example(is_slow=True),
     "in_line": Example(),
+    "flow": Example(is_slow=True),
     "on_conflict": Example(is_slow=True),
     "beat": Example(is_slow=True, processes=9),
     "long_task": Example(is_slow=True),
@@ -125,7 +126,7 @@ def test_an_example_sees_what_it_expects_and_leaves_nothing(name: str, temporary
 
 @pytest.mark.parametrize(
     "name",
-    ["in_line", *map(slow, ("per_resource", "testing", "demo", "beat", "canvas", "django_project"))],
+    ["in_line", *map(slow, ("per_resource", "flow", "testing", "demo", "beat", "canvas", "django_project"))],
 )
 def test_without_locks_an_example_says_so_and_exits_1(name: str, temporary: Path) -> None:
     """What is shown as seen was seen: with locking switched off, the same example shows something else."""
