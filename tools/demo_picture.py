@@ -15,7 +15,7 @@ __all__ = ["picture", "shown"]
 
 ROOT = Path(__file__).resolve().parents[1]
 #: The scenes whose lines are shown; of the others the verdict at the end is enough.
-SCENES = ("1", "3", "5", "6", "7")
+SCENES = ("1", "3", "5", "6", "7", "11")
 TITLE = f"python -m examples.demo: scenes {', '.join(SCENES)} while they play, and all verdicts"
 #: Seconds the demo may take: each group of its scenes gives up after 60.
 PATIENCE = 240.0

@@ -1,4 +1,4 @@
-"""The demo: ten promises, kept in front of your eyes by two real workers and two beats."""
+"""The demo: eleven promises, kept in front of your eyes by two real workers and two beats."""
 
 import sys
 import threading

@@ -1,4 +1,4 @@
-"""The ten promises: what each must show, and the scene that publishes, waits and returns what it saw."""
+"""The promises: what each must show, and the scene that publishes, waits and returns what it saw."""
 
 import os
 import signal
@@ -311,8 +311,35 @@ def explained(say: Say) -> Facts:
     }
 
 
+@promise(
+    "50 saves while one re-index runs",
+    "runs: {runs}; of save: {saves}; ids of the 50 calls: {ids}; their last result: {result}",
+    runs=2, saves=[0, 50], ids=1, result=50,
+)  # fmt: skip
+def newest(say: Say) -> Facts:
+    """Of fifty calls that come while one runs the newest runs once after it, for all of them."""
+    first = shop.reindex.delay(9, 0)
+    _first_start("reindex 9")
+    say("reindex(9) runs, on_conflict='coalesce': the document is saved 50 times meanwhile")
+    calls = [shop.reindex.delay(9, save) for save in range(1, 51)]
+    waiting = shop.reindex.lock_for(9, 0).waiting()
+    say(f"{len(waiting)} call waits, {sum(each.merged or 0 for each in waiting)} were merged into it")
+    shop.notes.let_go("reindex")
+    for call in [first, *calls]:
+        call.get(timeout=PATIENCE)
+    notes = shop.notes.of("reindex 9")
+    saves = [note["save"] for note in notes if note["what"] == "start"]
+    say(f"it ran {_times(count_runs(notes))}, the last time with save {saves[-1]}")
+    return {
+        "runs": count_runs(notes),
+        "saves": saves,
+        "ids": len({call.id for call in calls}),
+        "result": calls[-1].result,
+    }
+
+
 #: In the order of the table; those of one group play at the same time.
-GROUPS = ((crowd,), (account, line, long, beats, in_hand), (kill, failure, chord, explained))
+GROUPS = ((crowd,), (account, line, long, beats, in_hand), (kill, failure, chord, explained, newest))
 
 
 def _first_start(subject: str) -> Note:

@@ -12,7 +12,8 @@ from examples.demo.notes import Notes
 
 __all__ = [
     "PARCELS", "PULSE", "SHORT_TTL", "TERM", "TIMES_LONGER", "app", "charge", "debit", "decline", "export",
-    "load", "long_import", "notes", "pack", "pulse", "refund", "report", "square", "thumbnail", "total",
+    "load", "long_import", "notes", "pack", "pulse", "refund", "reindex", "report", "square", "thumbnail",
+    "total",
 ]  # fmt: skip
 
 LOCAL = "redis://localhost:6379/0"
@@ -107,6 +108,14 @@ def report(self: Any, quarter: str) -> str:
     with notes.run("report", self.request.id):
         notes.wait_for("report")
     return quarter
+
+
+@app.task(base=SingletonTask, bind=True, on_conflict="coalesce", lock_key="index:{document}")
+def reindex(self: Any, document: int, save: int) -> int:
+    """Run while the document is saved again; the newest save waits."""
+    with notes.run(f"reindex {document}", self.request.id, save=save):
+        notes.wait_for("reindex")
+    return save
 
 
 @app.task(base=SingletonTask, bind=True)

@@ -38,7 +38,7 @@ class Example(NamedTuple):
 
 
 EXAMPLES = {
-    "demo": Example(is_slow=True, processes=12, says="10 of 10 promises kept"),
+    "demo": Example(is_slow=True, processes=12, says="11 of 11 promises kept"),
     "quickstart": Example(is_slow=True),
     "per_resource": Example(is_slow=True),
     "in_line": Example(),
