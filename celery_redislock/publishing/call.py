@@ -218,7 +218,6 @@ class Call:
         if not self.coalesces:
             return None
         times = options.lock_debounce or 0.0, options.lock_debounce_max or 0.0
-        times = options.lock_debounce or 0.0, options.lock_debounce_max or 0.0
         return Merge(spelled(self.task_id, self.token), *times, number)
 
     def forget_result(self) -> None:

@@ -13,7 +13,6 @@ from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, Final, Literal
 
 from celery_redislock.declaring.scopes import WAITING
-from celery_redislock.declaring.server import settings_of
 from celery_redislock.exceptions import LockKeyError, LockUnavailable, RedisLockError
 from celery_redislock.locks.notes import NOTES
 from celery_redislock.log import logger
@@ -210,7 +209,7 @@ class Claim:
             facts=facts_of_turn(self.lock, f"{channel.global_keyprefix}{channel.unacked_key}"),
             band=band_of(priority, has_waited=False),
             most=call.lock_options.lock_max_waiting,
-            hand_off=hand_off(settings_of(call.task.app)),
+            hand_off=hand_off(call.declaration.settings),
             within=call.lock_options.lock_wait_timeout,
             merge=call.merge(),
         )
