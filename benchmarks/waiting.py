@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from celery import Celery
 
 from benchmarks.lines import URL, client_here, looks, scripts, still
+from benchmarks.merging import merged
 from benchmarks.pairs import Figure, ratios, report, rounds, say
 from benchmarks.peers import ROOT, surroundings
 from celery_redislock import SingletonTask
@@ -88,7 +89,7 @@ ours = app.task(
 def main() -> None:
     sections: Mapping[str, Callable[..., list[Figure]]] = {
         "one-key": one_key, "hot-keys": hot_keys, "order": order, "no-ops": no_ops, "keys": keys,
-        "beside": beside, "idle": idle, "scripts": scripts, "looks": looks,
+        "beside": beside, "merged": partial(merged, app), "idle": idle, "scripts": scripts, "looks": looks,
     }  # fmt: skip
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="few short rounds: shows only that it runs")
