@@ -17,7 +17,7 @@ from celery_redislock.scheduling import plug
 #: The commands, each with the module it is in.
 _MODULES = {
     **dict.fromkeys(("list", "release"), "locks"),
-    **dict.fromkeys(("limit", "waiting"), "line"),
+    **dict.fromkeys(("hold", "limit", "waiting"), "line"),
     **dict.fromkeys(("exporter", "stats"), "figures"),
     **{name: name for name in ("doctor", "explain", "history", "schedule")},
 }
@@ -60,6 +60,7 @@ def redislock() -> None:
     celery -A proj redislock waiting account:42
     celery -A proj redislock limit account:42 5 --for 30d
     celery -A proj redislock release proj.sync_account 42 --reason "host died"
+    celery -A proj redislock hold account:42 --for 30m --reason "the bank is down"
     celery -A proj redislock history account:42
     celery -A proj redislock schedule
     celery -A proj redislock schedule pause nightly-report --for 2h

@@ -30,7 +30,7 @@ from celery_redislock.locks.force import told_of_force
 from celery_redislock.locks.lease import new_token
 from celery_redislock.publishing.handle import Holder, LockHandle
 from celery_redislock.publishing.message import Message
-from celery_redislock.store.store import QUEUED, RATED, Limit, Refused
+from celery_redislock.store.store import HELD, OPERATOR, QUEUED, RATED, Limit, Refused
 
 #: Holders and skipped calls that are shown; locks that have refused calls and are looked at, a request each.
 SHOWN = 5
@@ -118,7 +118,8 @@ def explain(server: LockServer, words: tuple[str, ...], quick: bool) -> Answer:
         is_served = any(one.state == QUEUED or (one.ttl and not one.is_late) for one in subject.holders)
         missing = [] if is_served else [("next", server.told_of_next(key)) for key in [*lengths][:1]]
         missing += _elsewhere(server, subject)
-        now = "" if subject.handle is None else _now(server, subject, sum(lengths.values()))
+        is_on_hold = any(place.waiter.state == HELD for place in firsts)
+        now = "" if subject.handle is None else _now(server, subject, sum(lengths.values()), is_on_hold)
         entries = _entries(server, subject)
         is_known = is_known or any([refused, forced, limits, entries, subject.handle, missing])
     is_lost = message.get("state") in _LOST
@@ -335,8 +336,8 @@ def _if_free(options: LockOptions, becomes: str, in_line: int) -> str:
     return "be published, and start as soon as a worker has it"
 
 
-def _now(server: LockServer, subject: Subject, in_line: int) -> str:
-    """Tell what a call would meet now."""
+def _now(server: LockServer, subject: Subject, in_line: int, is_on_hold: bool) -> str:
+    """Tell what a call would meet now; ``is_on_hold``: an operator's hold is the first in line."""
     assert subject.handle is not None  # noqa: S101  else nobody asks
     declaration = declaration_of(subject.handle._task)
     options = declaration.with_limit(declaration.options, *subject.call)
@@ -355,6 +356,8 @@ def _now(server: LockServer, subject: Subject, in_line: int) -> str:
     refusals = (server.store.look(name, new_token("explain"), **terms) for name in names)
     refusal = next((one for one in refusals if one is not None), None)
     choice = options.server if scope.claim is None else options.client
+    if choice != "coalesce" and (is_on_hold or (refusal is not None and refusal.hold.is_operators)):
+        choice = "wait"
     becomes = _BECOMES[choice if isinstance(choice, str) else "callable"]
     if scope.claim is None:
         holds_nothing = "a call that is queued holds nothing: ask with its task id"
@@ -374,7 +377,8 @@ def _now(server: LockServer, subject: Subject, in_line: int) -> str:
 
 
 def _label(each: Refused) -> str:
-    return "had to wait" if each.hold.facts.get("on_conflict") in WAITING else "skipped"
+    waits = each.hold.facts.get("on_conflict") in WAITING or each.holder.startswith(OPERATOR)
+    return "had to wait" if waits else "skipped"
 
 
 def _told(each: Refused) -> str:

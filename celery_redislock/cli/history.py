@@ -16,8 +16,9 @@ from celery_redislock.cli.subject import Answer, LockServer, answers, find
 def history(server: LockServer, subject: tuple[str, ...]) -> Answer:
     """Show what operators did, who, when and why; of a lock, or of all. The last act comes last.
 
-    An act is a release by force, a limit that was set or removed, a place in line that was moved or dropped,
-    a line that was drained, and run, pause and resume of an entry of the schedule, whose name is its KEY.
+    An act is a release by force, a hold, a limit that was set or removed, a place in line that was moved or
+    dropped, a line that was drained, and run, pause and resume of an entry of the schedule, whose name is its
+    KEY.
 
     Write a TASK's arguments as for explain. A PATTERN (* ? [abc]) stands for the keys that it matches, if
     nothing was done to a key of that name.

@@ -1,6 +1,7 @@
-"""The commands about lines: ``waiting``, who waits for a lock; ``limit``, how many may hold it."""
+"""The commands about lines: ``waiting``, who waits; ``limit``, how many may hold a lock; ``hold``, nobody."""
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import groupby
@@ -21,19 +22,21 @@ from celery_redislock.cli.subject import (
     for_option,
     handle_of,
     table_of,
+    unknown_task,
 )
 from celery_redislock.declaring.declaration import declaration_of, is_unique
 from celery_redislock.declaring.kinds import hint
 from celery_redislock.declaring.options import LockOptions
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.acts import note_act
+from celery_redislock.locks.hold import AN_HOUR
 from celery_redislock.locks.limits import A_YEAR
 from celery_redislock.log import logger
 from celery_redislock.publishing import promote
 from celery_redislock.publishing.handle import LockHandle
 from celery_redislock.receiving.drop import drop as drop_message
 from celery_redislock.store.home import is_served
-from celery_redislock.store.store import MOST_HOLDERS, Promotion
+from celery_redislock.store.store import HELD, MOST_HOLDERS, Promotion
 
 #: Entries that one request sends to their queues.
 AT_ONCE = 100
@@ -153,6 +156,8 @@ def _task_to_drop(server: LockServer, place: Place) -> Any:
     """Return the task of a message that is to be dropped, or say why it cannot be."""
     waiter = place.waiter
     name = waiter.task
+    if waiter.state == HELD:
+        raise Trouble(f"{waiter.owner} holds {waiter.key} soon, and is no message: end it with release")
     if name is None:
         raise Trouble(f"{waiter.owner} is a Lock that waits, and no message: it can be moved, not dropped")
     if name not in server.tasks():
@@ -290,4 +295,35 @@ def _options(tasks: Iterable[object]) -> Iterator[LockOptions]:
                 yield options
 
 
-COMMANDS: Mapping[str, click.Command] = {"limit": limit, "waiting": waiting}
+@click.command()
+@click.argument("words", metavar="KEY | TASK [ARGUMENT]...", nargs=-1, required=True)
+@click.option("--reason", required=True, help="Why; it is logged, and shown to whoever asks.")
+@for_option
+@answers
+def hold(server: LockServer, words: tuple[str, ...], reason: str, seconds: float | None) -> Answer:
+    """Let nothing start for a lock, of any limit, for the TIME given (up to 1d), else for an hour.
+
+    What runs, or was handed the lock before, ends as it would. The hold waits for that in front of the line,
+    at most for the same TIME, and begins then; nothing starts behind it. Calls that meet it wait in line,
+    whatever their on_conflict says: nothing is dropped. "release" ends it, and the first in line starts.
+
+    Name the lock as for explain. A second hold of a lock replaces the first one, its TIME and reason.
+
+    Exit status: 0 it is held, or waits for what runs; 2 on error.
+    """
+    name, *given = words
+    task = server.tasks().get(name)
+    if task is None and given:
+        raise unknown_task(server, name, given)
+    handle = LockHandle(None, server.store, name) if task is None else handle_of(task, given)
+    seconds = seconds or AN_HOUR
+    still = handle.hold(reason=reason, for_=seconds)
+    told = f"{handle.key} is on hold for {output.duration(seconds)}"
+    if still:
+        told += f" once {len(still)} have ended, and nothing starts before that:"
+    lines = [told, *(f"  {output.in_brief(each)}" for each in still)]
+    end = f"to end it: {server.command} release --reason TEXT -- {shlex.quote(handle.key)}"
+    return Answer({"key": handle.key, "seconds": seconds, "still": still}, [*lines, end])
+
+
+COMMANDS: Mapping[str, click.Command] = {"hold": hold, "limit": limit, "waiting": waiting}

@@ -19,6 +19,7 @@ from celery_redislock.cli.subject import (
     nobody,
     time_option,
 )
+from celery_redislock.locks.hold import hold_in_line
 from celery_redislock.publishing.handle import Holder, take_away
 from celery_redislock.store.store import ACCEPTED, QUEUED, RUNNING
 
@@ -50,7 +51,7 @@ _CUT = (*{3: 9, 0: 12, 2: 8, 4: 6, 7: 8}.items(), (3, 5), (0, 6), (2, 5), (4, 5)
 @host_option
 @click.option(
     "--state",
-    type=click.Choice(["queued", "running", "period", "foreign"]),
+    type=click.Choice(["queued", "running", "period", "hold", "foreign"]),
     multiple=True,
     help="Only locks in this state; may be given several times.",
 )
@@ -69,9 +70,10 @@ def list_locks(
 
     PATTERN matches keys as a shell matches file names: * ? [abc]. Quote it.
 
-    The state is "queued" (the message is on its way to a worker), "running", or "period": the lock is
-    free, but its lock_period has not passed since the last acceptance, so it refuses the next call.
-    WHERE is the host and the process that took the lock; ABOUT is what lock_describe says of the call.
+    The state is "queued" (the message is on its way to a worker), "running", "hold" (an operator's), or
+    "period": the lock is free, but its lock_period has not passed since the last acceptance, so it refuses
+    the next call. WHERE is the host and the process that took the lock; ABOUT is what lock_describe says of
+    the call, or why an operator holds it.
 
     The last line counts all locks that match, however many are shown. On a terminal the columns are cut to
     its width.
@@ -166,6 +168,9 @@ def release(
     A run that loses its lock continues, and learns of it at its next renewal; until it ends, another
     run may start beside it. Only the holder shown here loses the lock, not one that has acquired it since.
 
+    It ends a hold (see "hold"), and the first in line starts. A hold that waits for runs to end is released
+    before them: they keep the lock.
+
     Name the lock as for explain. A TASK_ID stands for all locks that it holds. With --queued, a TASK
     without arguments stands for all its queued claims, also under a former name; use that after a
     purge. A PATTERN (* ? [abc]) stands for the keys that it matches, if no key of that name is held.
@@ -217,6 +222,11 @@ def _named(
             raise click.UsageError(f"Missing argument '{_WORDS}': name a lock, or give --task or --host")
         is_task = queued and len(words) == 1 and words[0] in server.tasks()
         key, seen = (words[0], []) if is_task else find(server, words, queued=queued)
+        if not queued and (key == words[0] or words[0] in server.tasks()):
+            # An operator's, which waits for those who hold it: it is the one that is to end.
+            names = dict.fromkeys((key, *key.split(" ")))  # several resources
+            waiting = next(filter(None, (hold_in_line(server.store, name) for name in names)), None)
+            seen = seen if waiting is None else [Holder.in_line(waiting)]
         if seen or len(words) > 1 or not (queued or is_pattern(key)):
             return nobody(server, key, words), seen
         if not is_pattern(key):  # a task, or the name that one had

@@ -43,7 +43,7 @@ def life(holder: Holder) -> str:
         return f"last renewed {ago} ago, {due}"
     if holder.state == "period":
         return f"its period ends in {end}"
-    if holder.state == "foreign":
+    if holder.state in {"foreign", "hold"}:
         return f"free in {end}"
     return f"its claim expires in {end}, unless a worker that has its message, or finds it, extends that"
 

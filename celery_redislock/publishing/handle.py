@@ -10,10 +10,11 @@ from celery_redislock.declaring.kinds import HOLDERS, Seconds
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.acts import note_act
 from celery_redislock.locks.force import facts_of_force
+from celery_redislock.locks.hold import A_DAY, AN_HOUR, hold_in_line, hold_key
 from celery_redislock.locks.keylock import LockByName
 from celery_redislock.locks.limits import A_YEAR, replace_limit
 from celery_redislock.log import logger
-from celery_redislock.store.store import QUEUED, RUNNING, Hold, Limit, LockStore, Release, Waiter
+from celery_redislock.store.store import HELD, QUEUED, RUNNING, Hold, Limit, LockStore, Release, Waiter
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -31,8 +32,8 @@ class Holder:
             scope that has two locks.
         owner: the task id.
         state: ``queued`` (its message is on the way), ``running``, ``period`` (accepted within
-            ``lock_period``, whether its run has ended or not) or ``foreign`` (another program's lock
-            on the same key).
+            ``lock_period``, whether its run has ended or not), ``hold`` (an operator's) or ``foreign``
+            (another program's lock on the same key).
         task: the task's name.
         host: where the claim or the run was taken.
         pid: of that process.
@@ -44,7 +45,7 @@ class Holder:
             if there is none, and where this holder is itself the queued call.
         ttl: seconds that a run's hold outlives its last renewal, which is due every third of it; ``None`` for
             others, and where it is unknown.
-        about: what ``lock_describe`` says of the call.
+        about: what ``lock_describe`` says of the call; why an operator holds it.
         due: of one that waits in line, before when it does not start, in seconds since the epoch; ``None``
             where it is due.
         merged: how many calls were merged into it; ``None`` where none can be.
@@ -228,6 +229,39 @@ class LockHandle:
         keys = [self.key] if self._queued_key is None else [self._queued_key, self.key]
         return replace_limit(self._store, keys, None if reset else value, seconds, by=by)
 
+    def hold(self, *, reason: str, for_: float | timedelta = AN_HOUR, by: str | None = None) -> list[Holder]:
+        """Let no run of this key start, of any ``lock_limit``, until :meth:`release`, or for so long.
+
+        Who runs, or was handed the lock, ends first: the hold waits for that in front of the line, at most
+        ``for_`` seconds, and begins then. Calls that meet it wait, whatever ``on_conflict`` says. In a scope
+        that has two locks it is that of the runs. It replaces a hold of this key, reason and time. Nothing
+        renews it. An operator's act, logged as WARNING; up to seven requests.
+
+        Args:
+            reason: why, for the log and for whoever asks ``celery redislock explain``.
+            for_: seconds from 1 to 86,400, or a ``timedelta``, after which it ends by itself; an hour.
+            by: who does it, as it is shown; the user of this process.
+
+        Returns:
+            Who holds the lock still, sixteen at most; none where the hold has begun.
+
+        Raises:
+            LockOptionError: the reason is empty, or the time out of range.
+            LockUnavailable: the lock server cannot be reached, or keeps no lines.
+            LockKeyError: the key on the server is not a lock.
+        """
+        problems = [] if reason.strip() else ["a hold takes a reason: whoever waits for its end will ask"]
+        seconds = 0.0
+        try:
+            seconds = Seconds(least=1.0).read(for_)
+        except ValueError as error:
+            problems.append(f"for_ {error}")
+        if seconds > A_DAY:
+            problems.append(f"for_ is {seconds:g} s; give at most a day, and hold it again before that ends")
+        if problems:
+            raise LockOptionError(self.key, problems)
+        return [Holder.of(each) for each in hold_key(self._store, self.key, seconds, reason, by).before]
+
     def waiting(self, *, offset: int = 0, limit: int | None = None) -> list[Holder]:
         """Return who waits in line for the lock, in order, as they will hold it; one request for 100.
 
@@ -262,6 +296,8 @@ class LockHandle:
     def release(self, *, reason: str, only: Literal["queued"] | None = None) -> Holder | None:
         """Take the lock away from its holder, period included; an operator's act, logged as WARNING.
 
+        A :meth:`hold` that waits for who runs is ended first, and they keep the lock.
+
         A run that loses its lock so continues, and learns of it at its next renewal or ``check()``. The
         holder is compared atomically: one that came in between keeps the lock.
 
@@ -278,7 +314,8 @@ class LockHandle:
             LockKeyError: the key on the server is not a lock.
             ValueError: ``only`` is something else.
         """
-        seen = self.holder(only=only)
+        waiting = None if only else hold_in_line(self._store, self.key)
+        seen = self.holder(only=only) if waiting is None else Holder.in_line(waiting)
         if seen is None or not take_away(self._store, seen, reason).took_away:
             return None
         return seen
@@ -287,13 +324,16 @@ class LockHandle:
 def take_away(store: LockStore, seen: Holder, reason: str) -> Release:
     """Take a lock from the holder that was seen, and from no other; log that as WARNING, and note who did it.
 
-    Two requests.
+    An operator's hold that waits leaves the line. Two requests, and one more then.
 
     Raises:
         LockUnavailable: the lock server cannot be reached.
         LockKeyError: the key on the server is not a lock.
     """
     release = store.force_release(seen.key, expected=seen.token, by=facts_of_force(seen.owner, reason))
+    if seen.state == HELD and not release.took_away:
+        word, _, release = store.leave(seen.key, seen.token)
+        release = release._replace(released=word != "missing")
     if release.took_away:
         logger.warning("released %r by force from %r (%s): %r", seen.key, seen.owner, seen.state, reason)
         note_act(store, "release", seen.key, f"taken from {seen.owner} ({seen.state})", reason)

@@ -45,7 +45,7 @@ def at_start(run: Run, hold: Hold) -> Exception:
     A second copy of a message whose first run lives is no duplicate: it waits under every strategy. So
     does everything that was accepted, retried, or is part of a workflow: only a fresh publish may be
     dropped or failed, and only where somebody stands for it. A claim alone does not, as long as its own
-    publish may fail.
+    publish may fail. And nothing is dropped for an operator.
     """
     if hold.owner == run.lock.owner and not run.request.is_eager:
         # Another message of the same id is a new job, not a copy, and runs when the first one has ended.
@@ -57,10 +57,11 @@ def at_start(run: Run, hold: Hold) -> Exception:
     if waited is not None:
         run.state = GIVE_UP[run.state]
         return LockBusy(lock.key, hold.owner, hold.expires_in, waited)
-    if (run.must_wait or _may_not_be_published(hold)) and not run.request.is_eager:
+    may_wait = run.must_wait or hold.is_operators or _may_not_be_published(hold)
+    if may_wait and not run.request.is_eager:
         announce(task, lock, hold, "server", what_happens="wait")
         return wait_for(run, hold)
-    choice = run.options.server or "skip"
+    choice = "raise" if hold.is_operators else run.options.server or "skip"
     chosen = choose(choice, task, lock, hold, request.args, request.kwargs, "server")
     strategy = "skip" if isinstance(chosen, Skip) else chosen
     if run.request.is_eager and strategy != "skip":

@@ -184,6 +184,10 @@ def _leave_queue(run: Run) -> None:
         refusal = _look(run, run.locks.claim, message.token)
         if refusal is not None:
             raise at_start(run, refusal.hold)
+    if message is not None and runs_anyway and not (run.is_accepted or run.scope.lease):
+        refusal = _look(run, run.locks.claim, message.token)
+        if refusal is not None and refusal.hold.is_operators:
+            raise at_start(run, refusal.hold)
     if message is not None and (run.is_accepted or runs_anyway):
         run.leave(Fate.STARTS)
         return

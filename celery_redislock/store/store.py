@@ -52,6 +52,11 @@ RUNNING = "running"
 ACCEPTED = "period"
 #: Nobody holds it: its rate (``lock_rate``) has had its starts. The token is that of the last one.
 RATED = "rate"
+#: An operator holds it (``locks/hold.py``): the state, how the owner begins, and how the nonce does. No other
+#: nonce has a colon.
+HELD = "hold"
+OPERATOR = "operator "
+OPERATORS_NONCE = "hold:"
 
 #: The cause of a refusal, by the state of its holder.
 _CAUSES = {QUEUED: "claim", RUNNING: "run", ACCEPTED: "period", RATED: "rate"}
@@ -76,7 +81,8 @@ class Hold:
     ``task``, ``host``, ``pid``, ``since``, ``args``
         for people; ``task`` also for counts, ``since`` (seconds, the writer's clock) for the age of a claim
     ``state``, ``published``, ``message``
-        ``queued``, ``accepted`` or ``running``; its message has left; the identity of that, if not the token
+        ``queued``, ``accepted``, ``running`` or ``hold``; its message has left; the identity of that, if not
+        the token
     ``line``, ``names``, ``unacked``
         it was handed the lock in its turn; all locks it waits for; the broker's hash of deliveries (line.lua)
     ``due``, ``first``, ``merged``
@@ -128,13 +134,18 @@ class Hold:
         return owner_of(self.token)
 
     @property
+    def is_operators(self) -> bool:
+        """Whether an operator holds it, or waits for that: then no call is dropped because of it."""
+        return self.token.rpartition("/")[2].startswith(OPERATORS_NONCE)
+
+    @property
     def message(self) -> object:
         """The identity of the message it is held for. That is its token, unless the holder wrote another."""
         return self.facts.get("message", self.token)
 
     @property
     def state(self) -> str | None:
-        """``QUEUED``, ``RUNNING`` or ``ACCEPTED``, or another text; ``None`` if the holder wrote none."""
+        """``QUEUED``, ``RUNNING``, ``ACCEPTED``, ``HELD`` or another text; ``None`` if it wrote none."""
         state = ACCEPTED if self.is_period else self.facts.get("state")
         return state if isinstance(state, str) and state.isprintable() else None
 

@@ -165,8 +165,8 @@ def test_a_time_has_a_unit_and_what_is_none_is_refused() -> None:
 def test_every_command_has_its_help(group: click.Group) -> None:
     result = CliRunner().invoke(group, ["--help"])
     commands = result.output.partition("Commands:")[2]
-    names = ["doctor", "explain", "exporter", "history", "limit", "list", "release", "schedule", "stats"]
-    names += ["waiting"]
+    names = ["doctor", "explain", "exporter", "history", "hold", "limit", "list", "release", "schedule"]
+    names += ["stats", "waiting"]
     assert [line.split()[0] for line in commands.splitlines() if line.strip()] == names
     assert {CliRunner().invoke(group, [name, "--help"]).exit_code for name in names} == {0}
 

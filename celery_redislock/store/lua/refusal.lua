@@ -10,7 +10,9 @@ local function note_refusal(lock, index, name, value, holder, by)
     return
   end
   local strategy = string.match(value, '"on_conflict":"(%l+)"')
-  if strategy ~= 'wait' and strategy ~= 'coalesce' then
+  -- Whom an operator holds up waits, whatever its strategy (`locks/hold.py`).
+  local waits = strategy == 'wait' or strategy == 'coalesce' or string.find(holder, '^[^%z]*/hold:')
+  if not waits then
     tally(index, task, strategy == 'callable' and 'asked' or 'skipped', by)
   end
   local refused, refusals = stem_of(lock) .. 'refused', beside(index, 'refusals')

@@ -1,0 +1,117 @@
+"""An operator's hold: what runs ends, nothing starts behind it, and no call is dropped because of it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.acceptance.harness import Project, throughout, wait_until
+from tests.acceptance.paths import ELSEWHERE, FUSED, RABBITMQ
+from tests.acceptance.terms import PATIENCE
+from tests.tiers import slow
+
+ProjectMaker = Callable[..., Project]
+
+pytestmark = pytest.mark.law(2)
+
+ON = [FUSED, ELSEWHERE, slow(RABBITMQ)]
+CALLS = 4
+RAISE = {"on_conflict": "raise"}
+WAIT = {"on_conflict": "wait"}
+
+
+def calls_of(project: Project, key: str, publish: tuple[str, dict[str, Any]]) -> list[Any]:
+    """Make calls during a hold; return their results."""
+    name, options = publish
+    task = getattr(project, name)
+    return [task.apply_async((key,), **options) for _ in range(CALLS)]
+
+
+@pytest.mark.parametrize("on", ON)
+@pytest.mark.parametrize(
+    "publish",
+    [
+        ("executed", {}),
+        ("executed", RAISE),
+        ("executed", WAIT),
+        ("while_executing_or_skip", {}),
+        ("while_executing", RAISE),
+        ("until_executing", {}),
+        slow(("executed_acks_late", {})),
+        slow(("until_expired", {})),
+        slow(("executed_period", {})),
+    ],
+    ids=str,
+)
+def test_calls_that_meet_it_all_run_when_it_is_released(
+    new_project: ProjectMaker, key: str, on: str, publish: tuple[str, dict[str, Any]]
+) -> None:
+    """Whatever on_conflict says. Of a period the first is accepted, and the others wait for that to pass."""
+    project = new_project(path=on)
+    project.start_worker("prefork", concurrency=2)
+    handle = getattr(project, publish[0]).lock_for(key)
+    assert handle.hold(reason="the bank is down", for_=600) == []
+    results = calls_of(project, key, publish)
+    assert len({result.id for result in results}) == CALLS
+    project.wait_parked(key, CALLS)
+    assert project.bodies(key) == []
+    assert handle.release(reason="it is up").state == "hold"
+    has_period = publish[0] in {"until_expired", "executed_period"}
+    if has_period:
+        project.wait_ended(key)
+        assert len(throughout(1.0, lambda: project.bodies(key))[-1]) == 1
+        assert sum(result.ready() for result in results) == 1
+        return
+    for result in results:
+        result.get(timeout=PATIENCE)
+    assert {body.task_id for body in project.bodies(key)} == {result.id for result in results}
+    if publish[0] != "until_executing":
+        assert project.overlaps(key) == []
+        project.wait_free(key)
+
+
+@pytest.mark.parametrize("on", ON)
+def test_calls_that_a_worker_gets_only_after_the_release_run_too(
+    new_project: ProjectMaker, key: str, on: str
+) -> None:
+    """They met the hold when they were published; the first of them holds the key by then."""
+    project = new_project(path=on)
+    handle = project.executed.lock_for(key)
+    handle.hold(reason="x")
+    results = calls_of(project, key, ("executed", {}))
+    handle.release(reason="over")
+    project.start_worker("prefork", concurrency=2)
+    for result in results:
+        result.get(timeout=PATIENCE)
+    assert len(project.bodies(key)) == CALLS
+
+
+@pytest.mark.parametrize("on", ON)
+@pytest.mark.parametrize("limit", [1, 3])
+def test_what_runs_ends_and_nothing_starts_behind_it(
+    new_project: ProjectMaker, key: str, on: str, limit: int
+) -> None:
+    """A hold of a key with room for two more lets none of them start, whoever publishes them."""
+    project = new_project(path=on)
+    project.start_worker("prefork", concurrency=4)
+    task = project.executed_by_3 if limit > 1 else project.while_executing_or_skip
+    handle = task.lock_for(key)
+    with project.running(task, key) as first:
+        [still] = handle.hold(reason="x")
+        assert (still.owner, still.state) == (first.id, "running")
+        # With room beside the run it is the hold that they meet; without, a run that is theirs to skip.
+        results = calls_of(project, key, (task.name.partition(".")[2], {})) if limit > 1 else []
+        if limit > 1:
+            results += [project.app.send_task(task.name, (key,)) for _ in range(CALLS)]
+            project.wait_parked(key, 1 + len(results))
+        assert len(project.bodies(key)) == 1
+    first.get(timeout=PATIENCE)
+    wait_until(lambda: project.holder(key).state == "hold", PATIENCE, "it is held")
+    results += [project.app.send_task(task.name, (key,)) for _ in range(CALLS)]
+    project.wait_parked(key, len(results))
+    assert len(project.bodies(key)) == 1
+    handle.release(reason="over")
+    for result in results:
+        result.get(timeout=PATIENCE)
+    assert len(project.bodies(key)) == 1 + len(results)
+    project.wait_free(key)
