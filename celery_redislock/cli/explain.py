@@ -311,6 +311,9 @@ def _rows_of_locks(
         if key in lengths:
             first = next(place for place in firsts if place.waiter.key == key)
             told = output.told_of(first.waiter)
+            if first.waiter.state == HELD:
+                begins = "begins when what holds it has ended; nothing starts before"
+                yield "on hold", f"by {first.waiter.owner}{_facts_of(first.waiter)}: {begins}"
             yield "in line", f"{lengths[key]} wait for {key}{told}; {server.command} waiting {key}"
         if key in limits:
             yield "limit", output.of_limit(limits[key])

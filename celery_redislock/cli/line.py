@@ -33,13 +33,16 @@ from celery_redislock.locks.hold import AN_HOUR
 from celery_redislock.locks.limits import A_YEAR
 from celery_redislock.log import logger
 from celery_redislock.publishing import promote
-from celery_redislock.publishing.handle import LockHandle
+from celery_redislock.publishing.handle import Holder, LockHandle
 from celery_redislock.receiving.drop import drop as drop_message
 from celery_redislock.store.home import is_served
 from celery_redislock.store.store import HELD, MOST_HOLDERS, Promotion
 
 #: Entries that one request sends to their queues.
 AT_ONCE = 100
+
+#: Holders of a lock that a store tells, where there are more.
+MOST_TOLD = 16
 
 #: Said where a number was set, and the task of the key is not known.
 _DOUBT = (
@@ -317,13 +320,19 @@ def hold(server: LockServer, words: tuple[str, ...], reason: str, seconds: float
         raise unknown_task(server, name, given)
     handle = LockHandle(None, server.store, name) if task is None else handle_of(task, given)
     seconds = seconds or AN_HOUR
-    still = handle.hold(reason=reason, for_=seconds)
+    held = handle._hold(reason, seconds)
+    still = [*map(Holder.of, held.before)]
     told = f"{handle.key} is on hold for {output.duration(seconds)}"
     if still:
-        told += f" once {len(still)} have ended, and nothing starts before that:"
+        count = f"{len(still)} or more" if len(still) == MOST_TOLD else len(still)
+        told += f" as soon as these have ended ({count}); nothing starts behind them:"
     lines = [told, *(f"  {output.in_brief(each)}" for each in still)]
+    before = None if held.instead_of is None else Holder.of(held.instead_of)
+    if before is not None:
+        lines.append(f"it replaces the hold by {before.owner}: {before.about}")
     end = f"to end it: {server.command} release --reason TEXT -- {shlex.quote(handle.key)}"
-    return Answer({"key": handle.key, "seconds": seconds, "still": still}, [*lines, end])
+    document = {"key": handle.key, "seconds": seconds, "still": still, "replaced": before}
+    return Answer(document, [*lines, end])
 
 
 COMMANDS: Mapping[str, click.Command] = {"hold": hold, "limit": limit, "waiting": waiting}

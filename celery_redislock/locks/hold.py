@@ -74,7 +74,9 @@ def hold_key(store: LockStore, key: str, seconds: float, reason: str, by: str | 
             before = store.holders(key) if parked.word == "parked" else ()
     if waiting is not None:
         store.leave(key, waiting.id)
-    outcome = f"for {seconds:g} s" + (f", once {len(before)} have ended" if before else "")
+    outcome = f"for {seconds:g} s"
+    outcome += f", behind {len(before)} who hold it still" if before else ""
+    outcome += f", in place of that by {instead_of.owner}" if instead_of else ""
     logger.warning("%r is on hold by %r %s: %r", key, owner, outcome, reason)
     note_act(store, "hold", key, outcome, reason, **named)
     return Held(before, instead_of)

@@ -20,15 +20,19 @@ def at_publish(call: Call, hold: Hold) -> Any:
     """
     task = call.task
     lock = call.lock
-    if hold.is_operators and not call.is_eager and call.lock_options.client not in WAITING:
+    if hold.is_operators and call.lock_options.client not in WAITING:
+        if call.is_eager:
+            announce(task, lock, hold, "client", what_happens="raise")
+            refuse(call, hold)
         # Nothing is dropped for an operator, also where the hold has ended before a worker has the message.
         call.must_run = True
     if call.must_run:
         if not call.is_eager:  # there the run follows at once, and announces it
             announce(task, lock, hold, "client", what_happens="wait")
         return call.noted(call.send(claimed=False))
-    choice = "raise" if hold.is_operators and call.is_eager else call.lock_options.client or "skip"
-    strategy: Any = choose(choice, task, lock, hold, call.args, call.kwargs, "client")
+    strategy: Any = choose(
+        call.lock_options.client or "skip", task, lock, hold, call.args, call.kwargs, "client"
+    )
     if strategy in WAITING:
         if not call.scope.may_wait:
             problem = (

@@ -10,7 +10,7 @@ from celery_redislock.declaring.kinds import HOLDERS, Seconds
 from celery_redislock.exceptions import LockOptionError
 from celery_redislock.locks.acts import note_act
 from celery_redislock.locks.force import facts_of_force
-from celery_redislock.locks.hold import A_DAY, AN_HOUR, hold_in_line, hold_key
+from celery_redislock.locks.hold import A_DAY, AN_HOUR, Held, hold_in_line, hold_key
 from celery_redislock.locks.keylock import LockByName
 from celery_redislock.locks.limits import A_YEAR, replace_limit
 from celery_redislock.log import logger
@@ -250,6 +250,10 @@ class LockHandle:
             LockUnavailable: the lock server cannot be reached, or keeps no lines.
             LockKeyError: the key on the server is not a lock.
         """
+        return [Holder.of(each) for each in self._hold(reason, for_, by).before]
+
+    def _hold(self, reason: str, for_: float | timedelta, by: str | None = None) -> Held:
+        """As :meth:`hold`; return also which hold it replaces."""
         problems = [] if reason.strip() else ["a hold takes a reason: whoever waits for its end will ask"]
         seconds = 0.0
         try:
@@ -260,7 +264,7 @@ class LockHandle:
             problems.append(f"for_ is {seconds:g} s; give at most a day, and hold it again before that ends")
         if problems:
             raise LockOptionError(self.key, problems)
-        return [Holder.of(each) for each in hold_key(self._store, self.key, seconds, reason, by).before]
+        return hold_key(self._store, self.key, seconds, reason, by)
 
     def waiting(self, *, offset: int = 0, limit: int | None = None) -> list[Holder]:
         """Return who waits in line for the lock, in order, as they will hold it; one request for 100.

@@ -136,7 +136,8 @@ class Hold:
     @property
     def is_operators(self) -> bool:
         """Whether an operator holds it, or waits for that: then no call is dropped because of it."""
-        return self.token.rpartition("/")[2].startswith(OPERATORS_NONCE)
+        # Each duplicate asks.
+        return "/hold:" in self.token and self.token.rpartition("/")[2].startswith(OPERATORS_NONCE)
 
     @property
     def message(self) -> object:

@@ -202,12 +202,13 @@ def test_the_commands_hold_show_and_end_it(plain_case: RedisCase, command: Calla
 
     assert held.exit_code == 0, held.output
     lines = held.stdout.splitlines()
-    assert lines[0] == "n is on hold for 0:30:00 once 1 have ended, and nothing starts before that:"
+    assert lines[0] == "n is on hold for 0:30:00 as soon as these have ended (1); nothing starts behind them:"
     assert "(shop.sync, running, " in lines[1]
     assert lines[-1].endswith("release --reason TEXT -- n")
     assert "1 of 1" in waiting.stdout
     assert "the bank is down" in waiting.stdout
     assert "1 wait for n" in explained.stdout
+    assert "on hold      by operator " in explained.stdout
     assert dropped.exit_code != 0
     assert "hold" in listed.stdout
     assert "the bank is down" in listed.stdout
@@ -232,6 +233,15 @@ def test_release_ends_a_hold_that_waits_before_it_touches_a_run(
     assert released.stdout.startswith("released n: taken from operator ")
     assert [hold.token for hold in plain_case.store.holders("n")] == [A]
     assert plain_case.store.waiting("n")[0] == 0
+
+
+def test_a_second_hold_says_whose_it_replaces(plain_case: RedisCase, command: Callable[..., Result]) -> None:
+    handle(plain_case).hold(reason="the bank is down", by="ann")
+    held = command("hold", "n", "--reason", "still down")
+    document = json.loads(command("hold", "n", "--reason", "still", "--json").stdout)
+    assert "it replaces the hold by operator ann: the bank is down" in held.stdout
+    assert document["replaced"]["about"] == "still down"
+    assert document["still"] == []
 
 
 def test_whom_it_refuses_is_counted_as_one_that_waits(plain_case: RedisCase) -> None:
