@@ -1,5 +1,6 @@
 """An operator's hold: what runs ends, nothing starts behind it, and no call is dropped because of it."""
 
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from tests.acceptance.harness import Project, throughout, wait_until
 from tests.acceptance.paths import ELSEWHERE, FUSED, RABBITMQ
-from tests.acceptance.terms import PATIENCE
+from tests.acceptance.terms import DEAD, LEASE, PATIENCE
 from tests.tiers import slow
 
 ProjectMaker = Callable[..., Project]
@@ -115,3 +116,50 @@ def test_what_runs_ends_and_nothing_starts_behind_it(
         result.get(timeout=PATIENCE)
     assert len(project.bodies(key)) == 1 + len(results)
     project.wait_free(key)
+
+
+@pytest.mark.parametrize("on", ON)
+def test_calls_that_coalesce_do_so_while_they_wait_for_it(
+    new_project: ProjectMaker, key: str, on: str
+) -> None:
+    """The newest of them runs, once."""
+    project = new_project(path=on, conf={"redislock_on_conflict": "coalesce"})
+    project.start_worker("prefork", concurrency=2)
+    handle = project.executed.lock_for(key)
+    handle.hold(reason="x")
+    results = [project.executed.apply_async((key, 0.0, "tell", number)) for number in range(CALLS)]
+    wait_until(
+        lambda: all(each.ready() or each.id in project.parked(key) for each in results), PATIENCE, "met"
+    )
+    assert len(project.parked(key)) == 1
+    handle.release(reason="over")
+    [body] = project.wait_ended(key)
+    assert project.executed.AsyncResult(body.task_id).get(timeout=PATIENCE) == CALLS - 1
+    project.wait_free(key)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on", [FUSED])
+def test_the_run_before_it_is_found_dead_and_the_hold_is_not(
+    new_project: ProjectMaker, key: str, on: str
+) -> None:
+    """Its worker is killed: the hold begins, and the message that comes back waits for its end."""
+    project = new_project(path=on, conf={"redislock_restore": 6.0})
+    worker = project.start_worker("prefork", concurrency=2)
+    task = project.executed_acks_late
+    handle = task.lock_for(key)
+    with project.kept_on(key):
+        result = task.delay(key)
+        project.wait_started(key)
+        assert len(handle.hold(reason="x")) == 1
+        worker.signal(signal.SIGKILL)
+        worker.process.wait(PATIENCE)
+        project.start_worker("prefork", concurrency=2)
+        is_on = lambda: [each.state for each in handle.holders()] == ["hold"]  # noqa: E731
+        wait_until(is_on, LEASE + DEAD + PATIENCE, "it is held")
+    wait_until(lambda: project.parked(key) == [result.id], DEAD + PATIENCE, "the message is back, and waits")
+    assert all(throughout(5.0, is_on))
+    assert len(project.bodies(key)) == 1
+    handle.release(reason="over")
+    result.get(timeout=PATIENCE)
+    assert len(project.bodies(key)) == 2
