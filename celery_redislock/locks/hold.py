@@ -11,16 +11,7 @@ from typing import NamedTuple
 from celery_redislock.locks.acts import note_act, who
 from celery_redislock.locks.lease import new_token
 from celery_redislock.log import logger
-from celery_redislock.store.store import (
-    HELD,
-    OPERATOR,
-    OPERATORS_NONCE,
-    Entry,
-    Grant,
-    Hold,
-    LockStore,
-    Waiter,
-)
+from celery_redislock.store.store import HELD, HOLD_NONCE, OPERATOR, Entry, Grant, Hold, LockStore, Waiter
 
 #: Seconds: of a hold for which no time is given, and the longest one.
 AN_HOUR, A_DAY = 3600.0, 86400.0
@@ -61,7 +52,7 @@ def hold_key(store: LockStore, key: str, seconds: float, reason: str, by: str | 
     said = {"state": HELD, **who(), **named, "about": reason}
     facts = json.dumps(said, separators=(",", ":"))
     owner, _, nonce = new_token(f"{OPERATOR}{said['by']}").rpartition("/")
-    token = f"{owner}/{OPERATORS_NONCE}{nonce}"
+    token = f"{owner}/{HOLD_NONCE}{nonce}"
     waiting = hold_in_line(store, key)
     before: Sequence[Hold] = ()
     instead_of = next((hold for hold in store.holders(key) if hold.is_operators), None)

@@ -56,7 +56,7 @@ RATED = "rate"
 #: nonce has a colon.
 HELD = "hold"
 OPERATOR = "operator "
-OPERATORS_NONCE = "hold:"
+HOLD_NONCE = "hold:"
 
 #: The cause of a refusal, by the state of its holder.
 _CAUSES = {QUEUED: "claim", RUNNING: "run", ACCEPTED: "period", RATED: "rate"}
@@ -137,7 +137,7 @@ class Hold:
     def is_operators(self) -> bool:
         """Whether an operator holds it, or waits for that: then no call is dropped because of it."""
         # Each duplicate asks.
-        return "/hold:" in self.token and self.token.rpartition("/")[2].startswith(OPERATORS_NONCE)
+        return "/hold:" in self.token and self.token.rpartition("/")[2].startswith(HOLD_NONCE)
 
     @property
     def message(self) -> object:
