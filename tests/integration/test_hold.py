@@ -17,6 +17,7 @@ from celery_redislock.store.joined import joined
 from celery_redislock.store.store import Parked, Refusal
 from tests import stores
 from tests.facts import wait_until
+from tests.faults import Fault, FaultyProxy
 from tests.stores import JOBS, RedisCase, StoreCase, granted, refused
 
 A, B, C, D, E, _ = JOBS
@@ -250,3 +251,22 @@ def test_whom_it_refuses_is_counted_as_one_that_waits(plain_case: RedisCase) -> 
     refused(take(plain_case, A))
     assert ("shop.sync", "skipped") not in plain_case.store.counts().numbers
     assert plain_case.store.happened("n").refused[0].holder.startswith("operator ")
+
+
+@pytest.mark.parametrize("verb", ["claim", "park", "hand_on", "leave"])
+def test_a_lost_reply_changes_nothing_of_it(proxy: FaultyProxy, prefix: str, verb: str) -> None:
+    """The request is repeated: there is one hold, by whom it was asked for last."""
+    with closing(connect(proxy.url, prefix=prefix, socket_timeout=2.0)) as store:
+        both = LockHandle(SimpleNamespace(name="shop.sync"), store, "n")
+        runs = verb in {"park", "leave"}
+        if runs:
+            granted(store.acquire("n", A, 30.0, facts=said(), starts_run=True))
+        if verb in {"hand_on", "leave"}:
+            both.hold(reason="first", by="ann")
+        proxy.fail(Fault.REPLY_LOST, of=verb)
+        still = both.hold(reason="second", by="bob")
+        assert [each.token for each in still] == ([A] if runs else [])
+        assert store.waiting("n")[0] == (1 if runs else 0)
+        if runs:
+            store.release("n", A)
+        assert [hold.owner for hold in store.holders("n")] == ["operator bob"]
