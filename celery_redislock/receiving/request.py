@@ -104,7 +104,7 @@ class LockRequest(Request):
         if is_short or (header.__class__ is str and '"o":' in header):
             # At once: its ttl may be shorter than others wait there.
             self._renew_later = type(self).begin_renewal
-            if declaration_of(self._task).options.lock_rate is not None:
+            if '"lock_rate"' in str(header) or _has_rate(self._task):
                 # Its rate may let the next one start at a time that the sweep does not know.
                 self.at_end = sweep.look_soon
         self._renew_later(self)
@@ -251,6 +251,12 @@ class LockRequest(Request):
             return self.state not in IN_HAND
         result = self._apply_result()
         return result is None or result.ready()
+
+
+def _has_rate(task: Any) -> bool:
+    with suppress(Exception):  # as below
+        return declaration_of(task).options.lock_rate is not None
+    return False
 
 
 @lru_cache(maxsize=1024)

@@ -249,7 +249,7 @@ class TestApp:
         answer = _read(run_command("celery", words, _environment({}), tmp_path))
         one(answer.of("warning"), "no worker answers")
         assert answer.of("error") == []
-        assert "7 unique tasks, and nothing is wrong with their options" in answer.of("ok")
+        assert "8 unique tasks, and nothing is wrong with their options" in answer.of("ok")
 
     def test_a_line_is_less_durable_than_rabbitmq_without_a_file(self, url: str, tmp_path: Path) -> None:
         """The broker is away here: what is known without it is told, too."""

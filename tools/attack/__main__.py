@@ -264,6 +264,7 @@ def _problems(stage: Stage, kept: list[str]) -> list[str]:
         *stage.ended(),
         *stage.problems,
         *(f"{name} is {fate}" for name, fate in _lost(stage).items()),
+        *checks.too_often(stage.record()),
         *checks.outdated(facts("attempts"), facts("outcomes"), stage.facts()),
         *checks.overlaps(facts("starts"), facts("beats"), facts("ends")),
         *repeated,

@@ -1,14 +1,14 @@
 """What must hold at the end of a round. Pure: facts in, and in words what contradicts them."""
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from celery_redislock.store.store import owner_name, owner_of
 from tests.history import Interval, violations
-from tools.attack.draw import HAND_OFF
+from tools.attack.draw import HAND_OFF, RATE
 from tools.attack.record import ACKNOWLEDGED, IN_HAND, PUSHED
 
 #: What a task may end with because its process was killed, as with plain Celery.
@@ -157,6 +157,20 @@ def outdated(
         ):
             found.append(f"the newest call of {of}, {number} [{task_id}], has not run")
     return found
+
+
+def too_often(commands: Iterable[Sequence[bytes]]) -> list[str]:
+    """Return which keys have started more runs in a span than their rate says, by the lock server's clock."""
+    starts: defaultdict[bytes, list[int]] = defaultdict(list)
+    for verb, *arguments in commands:
+        if verb.upper() == b"LPUSH" and arguments[0].endswith(b"}:starts:%d" % RATE[1]):
+            starts[arguments[0]].append(int(arguments[1].partition(b" ")[0]))
+    return [
+        f"{key.decode(errors='replace')}: {RATE[0] + 1} starts in {later - at} ms"
+        for key, all_of in starts.items()
+        for at, later in zip(all_of, all_of[RATE[0] :], strict=False)
+        if later - at < RATE[1]
+    ]
 
 
 def _of_dead(call: Mapping[str, Any], facts: Facts) -> str:

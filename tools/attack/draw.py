@@ -33,6 +33,8 @@ SCOPES = ("until_executed", "while_executing", "until_and_while_executing") * 2 
 #: Those in which everybody can wait.
 WAITING_SCOPES = ("until_executed", "while_executing", "until_and_while_executing", "until_executing")
 STRATEGIES = ("skip", "raise", "retry")
+#: Starts of one key, and the milliseconds of any span in which they may be; and where a rate may be.
+RATE, OF_RATE = (3, 2000), ("until_executed", "while_executing")
 #: Those in which the newest of many calls may wait.
 OF_NEWEST = ("until_executed", "until_executing")
 #: How a call ends; most of them just end.
@@ -114,7 +116,7 @@ def draw_call(
     options = chance.choice(NAMED if restoring else OPTIONS)
     if options and "on_conflict" in options and declared["lock"] == "until_expired":
         return {}  # nobody waits at publish for what nobody releases
-    if options and "lock_period" in options and "lock_limit" in declared:
+    if options and "lock_period" in options and declared.keys() & {"lock_limit", "lock_rate"}:
         return {}  # these are refused together
     if options and declared["on_conflict"] == "coalesce" and options.keys() & {"on_conflict", "lock_period"}:
         return {}  # likewise
@@ -183,11 +185,13 @@ def _options(chance: random.Random) -> dict[str, Any]:
     asked = server if scope == "while_executing" else {"client": client, "server": server}
     is_newest = scope in OF_NEWEST and period is None and chance.random() < 0.4
     is_put_off = is_newest and chance.random() < 0.3
+    is_rated = scope in OF_RATE and period is None and chance.random() < 0.3
     return {
         "lock": scope,
         "lock_key": chance.choice(["attack:{key}", "attack:{key}", ["key"]]),
         "on_conflict": "coalesce" if is_newest else asked,
         **({"lock_debounce": 1.0, "lock_debounce_max": 2.0} if is_put_off else {}),
+        **({"lock_rate": f"{RATE[0]}/{RATE[1] // 1000}s"} if is_rated else {}),
         "acks_late": late,
         "reject_on_worker_lost": late and chance.random() < 0.7,
         **({"lock_period": period} if period else {}),

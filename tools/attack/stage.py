@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -289,10 +289,13 @@ class Stage:
     def _holders(self, key: bytes) -> dict[bytes, bytes]:
         return self.admin.hgetall(key) if key.endswith(b":holders") else {}
 
+    def record(self) -> Iterator[list[bytes]]:
+        """Return all that was written to the lock server."""
+        return written(self._folder / "broker" if self.round.locks == "shared" else self._folder)
+
     def lines(self) -> Lines:
         """Return all lines, as the lock server's record has them."""
-        is_shared = self.round.locks == "shared"
-        return Lines().read(written(self._folder / "broker" if is_shared else self._folder))
+        return Lines().read(self.record())
 
     def read_lines(self) -> None:
         """Note whose messages have waited, and whose have started."""

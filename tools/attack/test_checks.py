@@ -409,3 +409,11 @@ def test_the_newest_call_that_did_not_run_is_found(
     attempts = {"1": [{**CALL, "newest": NEWEST}], "2": [later]}
     outcomes = {"1": ("accepted", "a"), "2": outcome}
     assert bool(checks.outdated(attempts, outcomes, facts(**known))) is is_found
+
+
+@pytest.mark.parametrize(("last", "found"), [(1999, 1), (2000, 0)])
+def test_a_key_that_starts_more_often_than_its_rate_says_is_found(last: int, found: int) -> None:
+    """By what the lock server has written, each key by itself."""
+    times = [(b"a", 0), (b"a", 1), (b"b", 1), (b"a", 1000), (b"b", 1001), (b"a", last)]
+    commands = [[b"LPUSH", b"redislock:{%b}:starts:2000" % key, b"%d a/1" % at] for key, at in times]
+    assert len(checks.too_often(commands)) == found

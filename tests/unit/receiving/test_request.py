@@ -25,7 +25,7 @@ from celery_redislock.locks.lease import boottime
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.publishing import promote
 from celery_redislock.publishing.message import HEADER
-from celery_redislock.receiving import line, parking
+from celery_redislock.receiving import line, parking, sweep
 from celery_redislock.receiving.request import LockRequest
 from celery_redislock.running.delivery import RECEIPT
 from celery_redislock.store.store import Entry
@@ -592,3 +592,20 @@ def test_one_that_has_waited_leaves_a_mark_for_a_while(shop: Shop) -> None:
     assert shop.store.marks() == {(KEY, token): "done"}
     shop.store.let_pass(400.0)
     assert shop.store.marks() == {}
+
+
+@pytest.mark.parametrize(
+    ("declared", "asked", "looks"),
+    [
+        ({"lock_rate": "1/s"}, {}, True),
+        ({}, {"lock_rate": "1/s"}, True),
+        ({}, {"lock_ttl": 60}, False),
+        ({}, {}, False),
+    ],
+)
+def test_the_end_of_a_run_with_a_rate_lets_lines_be_looked_at_at_once(
+    shop: Shop, declared: dict[str, Any], asked: dict[str, Any], looks: bool
+) -> None:
+    """A place of its rate may open sooner than the sweep knows: nobody polls for that."""
+    shop.unique(body, **declared).apply_async((7,), **asked)
+    assert (shop.receive().at_end is sweep.look_soon) is looks
