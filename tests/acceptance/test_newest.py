@@ -95,7 +95,14 @@ def test_the_newest_runs_last_however_the_one_before_it_ends(project: Project, k
     ending = end if end in {"fail", "retry"} else "tell"
     with first_is_on(project, task, key, ending, {"times": 1} if end == "retry" else -1) as first:
         results = [call(task, key, number) for number in range(CALLS)]
-        wait_until(lambda: len(project.parked(key)) == 1, PATIENCE, "one waits")
+        ids = {result.id: result for result in results}
+        # Not while a message is on its way from the queue to the worker, where plain Celery loses it as well.
+        given_way = len(ids) - 1
+        wait_until(
+            lambda: sum(each.ready() for each in ids.values()) == given_way and len(project.parked(key)) == 1,
+            PATIENCE,
+            "all but one have given way",
+        )
         [body] = project.bodies(key)
         if end == "revoked":
             project.app.control.revoke(first.id, terminate=True, signal="SIGKILL")

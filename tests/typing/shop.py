@@ -9,7 +9,7 @@ from typing_extensions import assert_type
 
 from celery_redislock import Conflict, LockLost, SingletonTask, lock_acquired, lock_conflict
 from celery_redislock.publishing.handle import LockHandle
-from celery_redislock.locks import LockStore, MemoryStore
+from celery_redislock.locks import MemoryStore
 from celery_redislock.locks.lease import InertLease, Lease
 from celery_redislock.publishing.results import LockEagerResult, LockResult
 from celery_redislock.testing import hold, locks_off, memory_locks
