@@ -34,6 +34,13 @@ def _tell(task: Any, key: str, more: Any) -> Any:
     return more
 
 
+def _drain(task: Any, key: str, more: Any) -> list[Any]:
+    found = []
+    while (each := task.app.journal.take(key)) is not None:
+        found.append(each)
+    return found
+
+
 def _fail(task: Any, key: str, more: Any) -> None:
     message = f"{key} failed"
     raise ValueError(message)

@@ -127,6 +127,11 @@ class Journal:
         """Return the facts about a subject."""
         return [json.loads(text) for text in self._redis.lrange(f"{self._name}:notes:{subject}", 0, -1)]
 
+    def take(self, subject: str) -> Any:
+        """Take the first fact about a subject away; ``None`` where there is none."""
+        text = self._redis.lpop(f"{self._name}:notes:{subject}")
+        return None if text is None else json.loads(text)
+
     def bodies(self, key: str) -> list[Body]:
         """Return every body of this key there was, in the order they began."""
         starts, ends, beats = (

@@ -18,7 +18,7 @@ from celery import Celery, Task
 from celery.exceptions import Ignore
 from celery.signals import task_postrun, task_success
 
-from celery_redislock import Resources, SingletonTask, lock_lost, lock_released
+from celery_redislock import Conflict, Resources, SingletonTask, lock_lost, lock_released
 from celery_redislock.declaring.scopes import SCOPES
 from celery_redislock.locks import Lease
 from tests.acceptance import deaths
@@ -66,6 +66,12 @@ def _limit_of(arguments: Mapping[str, Any]) -> Any:
         message = "no such tier"
         raise LookupError(message)
     return arguments["more"] or 1
+
+
+def _newest_now(conflict: Conflict) -> str:
+    """End the run that is on, and wait for that."""
+    conflict.task.app.control.revoke(conflict.holder, terminate=True, signal="SIGKILL")
+    return "wait"
 
 
 def _collect(value: Any = None) -> Any:
@@ -120,6 +126,7 @@ DECLARED: Mapping[str, Mapping[str, Any]] = {
     "while_executing_by_3_acks_late": {**_RUNNING, **_LATE, "lock_limit": 3},
     "while_executing_as_said": {**_RUNNING, "lock_limit": _limit_of},
     "executed_by_3": {"lock_limit": 3},
+    "executed_newest_now": {"on_conflict": _newest_now},
     #: Their ``lock_limit`` is the plan's ``limit``, and 3 without.
     "while_executing_of_fleet": _RUNNING,
     "executed_of_fleet": {"on_conflict": "wait"},

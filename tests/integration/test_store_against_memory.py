@@ -2,9 +2,11 @@
 
 Holders and waiters know limits of 1, 2 and 3, none, or one that no number reaches, as those that read do.
 Some take two places. A limit may be set, permits expire one by one, and who is alone may let others in.
+Where one holds it, calls of one task take each other's places, and are put off.
 """
 
 import itertools
+import re
 import secrets
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +23,18 @@ from hypothesis.stateful import (
 )
 
 from celery_redislock.locks.readwrite import READERS
-from celery_redislock.store.store import Entry, Grant, Hold, Mark, Parked, Promotion, Refusal, Term, owner_of
+from celery_redislock.store.store import (
+    Entry,
+    Grant,
+    Hold,
+    Mark,
+    Merge,
+    Parked,
+    Promotion,
+    Refusal,
+    Term,
+    owner_of,
+)
 from tests.integration.test_store_limits import facts
 from tests.stores import HOME, MemoryCase, RedisCase
 
@@ -45,18 +58,25 @@ PARKS: dict[str, Any] = {
     "place": st.sampled_from(["first", "last", "before"]),
     "which": any_of_them,
     "who": st.sampled_from(["fresh", "fresh", "fresh", "holder", "waiting", "copy", "refused"]),
+    # Whether it takes another one's place; and is put off.
+    "merges": st.sampled_from([None, None, 0.0, 600.0]),
+    # When it was called.
+    "number": st.sampled_from([None, None, *range(1, 9)]),
 }
 
 
-def told(answer: Any) -> Any:
+def told(answer: Any) -> Any:  # noqa: PLR0911  one for each kind of answer
     """What an answer says, but for times, and for the number of a fence."""
     if isinstance(answer, Hold):
-        return answer.token, dict(answer.facts), answer.is_period
+        timeless = {name: fact for name, fact in answer.facts.items() if name not in {"due", "first"}}
+        return answer.token, timeless, answer.is_period
     if isinstance(answer, Grant):
         return answer._replace(fence=answer.fence and 1, sent_at=0, answered_at=0)
     if isinstance(answer, Parked):
         # Its rank may differ: who has lost its place among several waits again when somebody asks.
         return answer.word, told(answer.promoted)
+    if isinstance(answer, bytes):
+        return re.sub(rb'"(due|first)":\d+,', b"", answer)
     if isinstance(answer, float):
         return float
     if not isinstance(answer, (tuple, list)):
@@ -86,6 +106,8 @@ class Histories(RuleBasedStateMachine):
         self.numbers = itertools.count()
         self.last: tuple[str, tuple[Any, ...], dict[str, Any]] | None = None
         self.refused: str | None = None
+        #: Of each message: whether it takes another one's place, and for how long it is put off.
+        self.merging: dict[str, float | None] = {}
         self.gone: set[str] = set()
         self.late: set[str] = set()
         self.is_data = False
@@ -207,8 +229,9 @@ class Histories(RuleBasedStateMachine):
         self.ask("downgrade", "n", min(self.holders), 30.0, facts=facts(limit, line=1))
 
     def park(
-        self, data: Any, weight: int, kind: str, band: int, how: str, place: str, which: int, who: str
-    ) -> None:
+        self, data: Any, weight: int, kind: str, band: int, how: str, place: str, which: int, who: str,
+        merges: float | None, number: int | None,
+    ) -> None:  # fmt: skip
         if self.is_several:
             # The rest is about places in line, and is told apart where one holds the lock.
             kind, band, place = {"hold": "push", "ring": "give"}.get(kind, kind), 0, "last"
@@ -230,15 +253,24 @@ class Histories(RuleBasedStateMachine):
             how = "refused"
         to = {"push": self.queue, "give": HOME, "hold": "", "ring": self.bell}[kind]
         limit = self.limit(data)
-        said = self.said(limit, weight, state="queued", line=1)
+        said = self.said(limit, weight, state="queued", line=1, task="t")
+        more: dict[str, Any] = {}
+        # Another delivery of it says the same.
+        merges = self.merging.setdefault(id_, None if kind == "ring" or self.is_several or there else merges)
+        if merges is not None:
+            more["merge"] = Merge(f'"{id_}"\0{id_}', merges, 0.0, number)
         entry = Entry(kind, to, 30.0, said["facts"], id_)
         self.late.discard(id_)
         # Among several, one that has lost its place is counted once it waits again.
         most = 10 * MOST if self.is_several else MOST
-        answer = self.ask(
-            "park", "n", id_, entry, nonce=secrets.token_hex(8), how=how, band=band, place=place, most=most,
-            within=3600.0 if kind == "ring" else None,
-        )  # fmt: skip
+        nonce = secrets.token_hex(8)
+        for _ in range(2):
+            answer = self.ask(
+                "park", "n", id_, entry, nonce=nonce, how=how, band=band, place=place, most=most,
+                within=3600.0 if kind == "ring" else None, **more,
+            )  # fmt: skip
+            if answer.word == "older":
+                more["merge"] = more["merge"]._replace(instead_of=answer.held_by.token)
         new_data = kind != "ring" and answer.word in {"parked", "woken"}
         self.is_data = bool(self.places) and (self.is_data or new_data)
 
@@ -256,6 +288,26 @@ class Histories(RuleBasedStateMachine):
             case.make_late(id_)
         self.late.add(id_)
         self.last = None
+
+    @precondition(lambda self: self.put_off())
+    @rule(which=any_of_them)
+    def come_due(self, which: int) -> None:
+        """The pause of a call is over; nobody is told until somebody asks."""
+        id_ = self.put_off()[which % len(self.put_off())]
+        for case, _ in self.cases:
+            case.come_due(id_)
+        self.last = None
+        self.look()
+
+    def put_off(self) -> list[str]:
+        """The calls that wait until they are due."""
+        return [each.id for each in self.waiting.values() if each.hold.facts.get("due", 0) > 1]
+
+    @precondition(lambda self: not self.is_several)
+    @rule(which=any_of_them, number=st.sampled_from([None, *range(1, 9)]))
+    def ask_for_the_newest(self, which: int, number: int | None) -> None:
+        """As a run does whose message may be an old one."""
+        self.ask("newest", "n", "t", self.one_of(which), number)
 
     def living(self) -> list[str]:
         """The processes that wait."""
@@ -388,6 +440,12 @@ class Histories(RuleBasedStateMachine):
         if self.places:
             assert {end == -1 for end in ends[:-1]} == {self.is_data}
             assert ends[-1] == -1 or not self.is_data
+
+    @invariant()
+    def nobody_takes_the_place_of_one_that_does_not_wait(self) -> None:
+        """Of each call that others join there are two fields, and none is left behind."""
+        fields: Any = self.server.client.hkeys(self.server.key(part="merge"))
+        assert {field[1:].decode() for field in fields if field.startswith(b"\0")} <= {*self.waiting}
 
     @invariant()
     def no_more_hold_it_than_its_limit_says(self) -> None:
