@@ -269,8 +269,9 @@ class Histories(RuleBasedStateMachine):
                 "park", "n", id_, entry, nonce=nonce, how=how, band=band, place=place, most=most,
                 within=3600.0 if kind == "ring" else None, **more,
             )  # fmt: skip
-            if answer.word == "older":
-                more["merge"] = more["merge"]._replace(instead_of=answer.held_by.token)
+            if answer.word != "older":
+                break
+            more["merge"] = more["merge"]._replace(instead_of=answer.held_by.token)
         new_data = kind != "ring" and answer.word in {"parked", "woken"}
         self.is_data = bool(self.places) and (self.is_data or new_data)
 
