@@ -227,7 +227,8 @@ def resolve(
     """
     if scope is None:
         return None, None
-    client, server = asked.client, asked.server
+    client = asked.client
+    server = asked.server
     if client == "wait" and not scope.may_wait:
         client = None
     # A setting counts for the tasks it can count for.

@@ -242,8 +242,7 @@ def _park_newest(
 ) -> Parked:
     """Park a message, in the place of an older call of its task if one waits; end it if a newer one does."""
     names = spelled(lock.owner, said.token)
-    pause, longest = options.lock_debounce or 0.0, options.lock_debounce_max or 0.0
-    merge = Merge(names, pause, longest, said.number)
+    merge = Merge(names, options.lock_debounce or 0.0, options.lock_debounce_max or 0.0, said.number)
     for _ in range(newest.TRIES):
         answer = park(merge=merge)
         waiting = answer.held_by

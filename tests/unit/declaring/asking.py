@@ -29,6 +29,15 @@ def called(base=None, **options):
     return override(base or LockOptions(), "shop.sync", options, parameters=PARAMETERS)
 
 
+def refused(**attributes):
+    """The problems of a task that declares this; none where it is not refused."""
+    try:
+        read(attributes)
+    except LockOptionError as error:
+        return error.problems
+    return []
+
+
 def problems(action, *args, **kwargs):
     """Each problem that the action is refused with."""
     with pytest.raises(LockOptionError) as refusal:

@@ -10,16 +10,7 @@ from celery_redislock.declaring.scopes import COMBINATIONS
 from celery_redislock.declaring.unknown import OTHER_LIBRARIES
 from celery_redislock.exceptions import LockOptionError
 from tests.pages import PAGES
-from tests.unit.declaring.asking import called, read
-
-
-def refused(**attributes):
-    """The problems of a task that declares this; none where it is not refused."""
-    try:
-        read(attributes)
-    except LockOptionError as error:
-        return error.problems
-    return []
+from tests.unit.declaring.asking import called, read, refused
 
 
 @pytest.mark.parametrize("lock", ["until_executed", "until_executing"])

@@ -5,16 +5,7 @@ import pytest
 from celery_redislock.declaring.call_options import from_header, to_header
 from celery_redislock.declaring.kinds import Rates
 from celery_redislock.exceptions import LockOptionError
-from tests.unit.declaring.asking import called, read
-
-
-def refused(**attributes):
-    """The problems of a task that declares this; none where it is not refused."""
-    try:
-        read(attributes)
-    except LockOptionError as error:
-        return error.problems
-    return []
+from tests.unit.declaring.asking import called, read, refused
 
 
 @pytest.mark.parametrize(
