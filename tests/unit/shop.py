@@ -82,11 +82,14 @@ class Down(BaseException):
 
 
 class FlakyStore(MemoryStore):
-    """A store whose server is away for the next ``failures`` verbs; it writes down what it was asked."""
+    """A store whose server is away for the next ``failures`` verbs; it writes down what it was asked.
+
+    Its clock moves when it is told to: no hold expires because the machine stood still.
+    """
 
     def __init__(self) -> None:
-        self._passed = 0.0
-        super().__init__(clock=lambda: boottime() + self._passed)
+        self._now = boottime()
+        super().__init__(clock=lambda: self._now)
         self.failures: float = 0
         self._is_busy = False
         self.calls: list[str] = []
@@ -120,7 +123,7 @@ class FlakyStore(MemoryStore):
 
     def let_pass(self, seconds: float) -> None:
         """Let holds and marks expire as if that time had passed."""
-        self._passed += seconds
+        self._now += seconds
 
     def marks(self) -> dict[tuple[str, str], str]:
         """Return what the marks say, by lock and message."""
