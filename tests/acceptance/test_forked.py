@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.forked import Forked, can_be_forked
-from tests.acceptance.harness import Project
+from tests.acceptance.harness import Project, wait_until
 from tests.acceptance.processes import Process
 from tests.acceptance.terms import PATIENCE
 
@@ -58,13 +58,15 @@ def test_a_pool_of_greenlets_is_not_forked(pool: str) -> None:
 
 
 def test_its_end_is_told_as_that_of_any_process(new_project: Callable[..., Project]) -> None:
-    """A signal ends it with a negative status; one that comes later harms nobody."""
+    """A signal ends it with a negative status; one that comes later harms nobody. Who tells it ends too."""
     project = new_project()
     process = project.start_worker("solo").process
     assert isinstance(process, Forked)
     assert process.poll() is None
+    teller = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[1]
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.1)
     process.kill()
     assert process.wait(PATIENCE) == process.poll() == process.returncode == -signal.SIGKILL
     process.kill()
+    wait_until(lambda: not Path(f"/proc/{teller}").exists(), PATIENCE, "it is no zombie")
