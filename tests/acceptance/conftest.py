@@ -209,15 +209,14 @@ def project_on(open_for_session: ProjectMaker) -> Callable[..., Project]:
         path: str = FUSED,
         *arguments: str,
         concurrency: int = 4,
-        workers: int = 1,
+        workers: int | None = None,
         conf: Mapping[str, Any] | None = None,
     ) -> Project:
         which = (pool, path, arguments, concurrency, workers, str(conf))
         if which not in projects:
             project = projects[which] = open_for_session(path=path, conf=conf)
-            is_solo = pool == "solo"
-            number, bodies = (2, 1) if is_solo else (workers, concurrency)
-            project.start_workers(number, pool, *arguments, concurrency=bodies)
+            number, bodies = (2, 1) if pool == "solo" else (1, concurrency)
+            project.start_workers(workers or number, pool, *arguments, concurrency=bodies)
         return projects[which]
 
     return project_on
