@@ -137,7 +137,7 @@ def test_the_newest_runs_last_however_the_one_before_it_ends(
     assert project.overlaps(key, killed=end not in {"fail", "retry"}) == []
 
 
-@pytest.mark.parametrize("on", [FUSED, ELSEWHERE])
+@pytest.mark.parametrize("on", [FUSED, slow(ELSEWHERE)])
 def test_a_call_that_was_handed_its_lock_and_died_with_its_worker_runs(
     own_project: Project, key: str
 ) -> None:
@@ -186,7 +186,7 @@ def test_a_burst_that_a_worker_finds_in_its_queue_is_one_run(own_project: Projec
     assert len(project.bodies(key)) == 1
 
 
-@pytest.mark.parametrize("on", [FUSED, ELSEWHERE])
+@pytest.mark.parametrize("on", [FUSED, slow(ELSEWHERE)])
 def test_calls_that_keep_coming_do_not_put_the_run_off_for_longer_than_they_may(
     project: Project, key: str
 ) -> None:

@@ -16,7 +16,6 @@ ProjectOn = Callable[..., Project]
 
 pytestmark = pytest.mark.law(2)
 
-ON = [FUSED, ELSEWHERE, slow(RABBITMQ)]
 #: Seconds that a body may begin later than its start, which the server noted.
 LATE = 0.3
 
@@ -32,10 +31,19 @@ def began(project: Project, key: str) -> list[float]:
     return [body.start for body in project.bodies(key)]
 
 
-@pytest.mark.parametrize("on", ON)
 @pytest.mark.parametrize(
-    ("task", "options"),
-    [("while_executing", {}), ("while_executing_by_3", {}), ("executed", {"on_conflict": "wait"})],
+    ("task", "options", "on"),
+    [
+        ("while_executing", {}, FUSED),
+        ("while_executing_by_3", {}, ELSEWHERE),
+        ("executed", {"on_conflict": "wait"}, FUSED),
+        slow("while_executing", {}, ELSEWHERE),
+        slow("while_executing", {}, RABBITMQ),
+        slow("while_executing_by_3", {}, FUSED),
+        slow("while_executing_by_3", {}, RABBITMQ),
+        slow("executed", {"on_conflict": "wait"}, ELSEWHERE),
+        slow("executed", {"on_conflict": "wait"}, RABBITMQ),
+    ],
 )
 def test_no_more_start_in_a_span_and_the_next_one_starts_when_a_place_opens(
     project: Project, on: str, key: str, task: str, options: dict[str, Any]
@@ -53,7 +61,7 @@ def test_no_more_start_in_a_span_and_the_next_one_starts_when_a_place_opens(
     project.wait_free(key)
 
 
-@pytest.mark.parametrize("on", [FUSED, ELSEWHERE])
+@pytest.mark.parametrize("on", [FUSED, slow(ELSEWHERE)])
 def test_a_retry_is_a_start_and_keeps_no_place_while_it_waits(project: Project, key: str) -> None:
     """Its body begins no sooner than a span after its first one."""
     result = project.executed.apply_async((key, 0.0, "retry", {"times": 2}), lock_rate="1/2s")
