@@ -95,17 +95,15 @@ def test_of_calls_that_come_while_one_runs_the_newest_runs_once_after_it(
 @pytest.mark.parametrize("on", ON)
 @pytest.mark.parametrize("end", ["fail", "retry", "revoked", "child killed", slow("worker killed")])
 def test_the_newest_runs_last_however_the_one_before_it_ends(
-    request: pytest.FixtureRequest,
-    on: str,
-    key: str,
-    end: str,  # on: for the projects
+    request: pytest.FixtureRequest, on: str, key: str, end: str
 ) -> None:
     """A killed run of a message that comes back ends as the newest one's duplicate, or runs before it."""
-    if end == "worker killed":
+    if end == "worker killed":  # on its path, as the other one
         project = request.getfixturevalue("own_project")
         worker = project.start_worker("prefork", concurrency=2)
     else:
         project = request.getfixturevalue("project")
+    request.node._projects = [project]  # whose logs are shown
     task = project.executed_reject_on_worker_lost
     ending = end if end in {"fail", "retry"} else "tell"
     with first_is_on(project, task, key, ending, {"times": 1} if end == "retry" else -1) as first:
