@@ -199,17 +199,24 @@ def open_for_session(open_on: ProjectMaker) -> Iterator[ProjectMaker]:
 def project_on(open_for_session: ProjectMaker) -> Callable[..., Project]:
     """Opens the shared project of a pool and path: four bodies at once, in one worker (solo: two, one each).
 
-    A solo worker asks its queue for the next message when its body has ended, so the other worker gets it.
+    With other options or settings it is another one. A solo worker asks its queue for the next message when
+    its body has ended, so the other worker gets it.
     """
     projects: dict[tuple[object, ...], Project] = {}
 
-    def project_on(pool: str, path: str = FUSED, *arguments: str, concurrency: int = 4) -> Project:
-        which = (pool, path, arguments, concurrency)
+    def project_on(
+        pool: str,
+        path: str = FUSED,
+        *arguments: str,
+        concurrency: int = 4,
+        workers: int | None = None,
+        conf: Mapping[str, Any] | None = None,
+    ) -> Project:
+        which = (pool, path, arguments, concurrency, workers, str(conf))
         if which not in projects:
-            project = projects[which] = open_for_session(path=path)
-            is_solo = pool == "solo"
-            number, bodies = (2, 1) if is_solo else (1, concurrency)
-            project.start_workers(number, pool, *arguments, concurrency=bodies)
+            project = projects[which] = open_for_session(path=path, conf=conf)
+            number, bodies = (2, 1) if pool == "solo" else (1, concurrency)
+            project.start_workers(workers or number, pool, *arguments, concurrency=bodies)
         return projects[which]
 
     return project_on

@@ -12,6 +12,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+from tests.acceptance.forked import Forked, can_be_forked
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Debian's /usr/sbin/rabbitmq-* insist on a system user and its home; what they call does not.
@@ -74,17 +77,21 @@ class Process:
         self.log_path = Path(path)
         self._read = ""
         self._size = 0
-        # Where there is such a program, the process ends with this one, however this one ends.
-        tied = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
-        self.process = subprocess.Popen(
-            [*tied, *command],
-            stdin=stdin,
-            stdout=handle,
-            stderr=subprocess.STDOUT,
-            cwd=ROOT / "examples" / "quickstart",
-            env=_environ(environment),
-            start_new_session=True,
-        )
+        here, environ = ROOT / "examples" / "quickstart", _environ(environment)
+        if can_be_forked(command, environment):
+            self.process: Any = Forked(command, environ, here, handle)
+        else:
+            # Where there is such a program, the process ends with this one, however this one ends.
+            tied = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
+            self.process = subprocess.Popen(
+                [*tied, *command],
+                stdin=stdin,
+                stdout=handle,
+                stderr=subprocess.STDOUT,
+                cwd=here,
+                env=environ,
+                start_new_session=True,
+            )
         os.close(handle)
 
     @property

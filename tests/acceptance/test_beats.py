@@ -127,7 +127,7 @@ def test_beats_inside_two_workers_send_each_tick_once(
 @pytest.mark.parametrize(
     ("task", "arguments"),
     [
-        ("project.of_tenant", ["-S", "tests.acceptance.tenants:TenantScheduler"]),
+        slow("project.of_tenant", ["-S", "tests.acceptance.tenants:TenantScheduler"]),
         ("project.per_tenant", []),
     ],
     ids=["a scheduler", "a base class of tasks"],

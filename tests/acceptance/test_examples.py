@@ -124,9 +124,9 @@ def test_an_example_sees_what_it_expects_and_leaves_nothing(name: str, temporary
     assert_nothing_is_left(temporary)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "name",
-    ["in_line", *map(slow, ("per_resource", "flow", "testing", "demo", "beat", "canvas", "django_project"))],
+    "name", ["in_line", "per_resource", "flow", "testing", "demo", "beat", "canvas", "django_project"]
 )
 def test_without_locks_an_example_says_so_and_exits_1(name: str, temporary: Path) -> None:
     """What is shown as seen was seen: with locking switched off, the same example shows something else."""
@@ -137,13 +137,13 @@ def test_without_locks_an_example_says_so_and_exits_1(name: str, temporary: Path
     assert_nothing_is_left(temporary)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "signum"),
     [
-        ("in_line", signal.SIGKILL),
-        *(slow("demo", signum) for signum in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM)),
-        *(slow("beat", signum) for signum in (signal.SIGKILL, signal.SIGINT)),
-        *(slow(name, signal.SIGKILL) for name in ("locks", "django_project", "fastapi_app")),
+        *(("demo", signum) for signum in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM)),
+        *(("beat", signum) for signum in (signal.SIGKILL, signal.SIGINT)),
+        *((name, signal.SIGKILL) for name in ("in_line", "locks", "django_project", "fastapi_app")),
     ],
 )
 def test_a_stopped_example_takes_its_processes_with_it(

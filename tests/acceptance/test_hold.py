@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from tests.acceptance.terms import DEAD, LEASE, PATIENCE
 from tests.tiers import slow
 
 ProjectMaker = Callable[..., Project]
+ProjectOn = Callable[..., Project]
 
 pytestmark = pytest.mark.law(2)
 
@@ -45,11 +47,10 @@ def calls_of(project: Project, key: str, publish: tuple[str, dict[str, Any]]) ->
     ids=str,
 )
 def test_calls_that_meet_it_all_run_when_it_is_released(
-    new_project: ProjectMaker, key: str, on: str, publish: tuple[str, dict[str, Any]]
+    project_on: ProjectOn, key: str, on: str, publish: tuple[str, dict[str, Any]]
 ) -> None:
     """Whatever on_conflict says. Of a period the first is accepted, and the others wait for that to pass."""
-    project = new_project(path=on)
-    project.start_worker("prefork", concurrency=2)
+    project = project_on("prefork", on)
     handle = getattr(project, publish[0]).lock_for(key)
     assert handle.hold(reason="the bank is down", for_=600) == []
     results = calls_of(project, key, publish)
@@ -90,11 +91,10 @@ def test_calls_that_a_worker_gets_only_after_the_release_run_too(
 @pytest.mark.parametrize("on", ON)
 @pytest.mark.parametrize("limit", [1, 3])
 def test_what_runs_ends_and_nothing_starts_behind_it(
-    new_project: ProjectMaker, key: str, on: str, limit: int
+    project_on: ProjectOn, key: str, on: str, limit: int
 ) -> None:
     """A hold of a key with room for two more lets none of them start, whoever publishes them."""
-    project = new_project(path=on)
-    project.start_worker("prefork", concurrency=4)
+    project = project_on("prefork", on)
     task = project.executed_by_3 if limit > 1 else project.while_executing_or_skip
     handle = task.lock_for(key)
     with project.running(task, key) as first:
@@ -119,15 +119,13 @@ def test_what_runs_ends_and_nothing_starts_behind_it(
 
 
 @pytest.mark.parametrize("on", ON)
-def test_calls_that_coalesce_do_so_while_they_wait_for_it(
-    new_project: ProjectMaker, key: str, on: str
-) -> None:
+def test_calls_that_coalesce_do_so_while_they_wait_for_it(project_on: ProjectOn, key: str, on: str) -> None:
     """The newest of them runs, once."""
-    project = new_project(path=on, conf={"redislock_on_conflict": "coalesce"})
-    project.start_worker("prefork", concurrency=2)
+    project = project_on("prefork", on)
     handle = project.executed.lock_for(key)
     handle.hold(reason="x")
-    results = [project.executed.apply_async((key, 0.0, "tell", number)) for number in range(CALLS)]
+    publish = partial(project.executed.apply_async, on_conflict="coalesce")
+    results = [publish((key, 0.0, "tell", number)) for number in range(CALLS)]
     wait_until(
         lambda: all(each.ready() or each.id in project.parked(key) for each in results), PATIENCE, "met"
     )

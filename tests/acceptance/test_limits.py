@@ -74,7 +74,7 @@ def test_the_permits_of_a_killed_worker_return_by_themselves(new_project: Projec
 
 
 @pytest.mark.parametrize("path", [FUSED, slow(ELSEWHERE), slow(RABBITMQ)], indirect=True)
-@pytest.mark.parametrize("task", ["while_executing_of_fleet", "executed_of_fleet"])
+@pytest.mark.parametrize("task", ["while_executing_of_fleet", slow("executed_of_fleet")])
 def test_in_a_deploy_nothing_runs_beside_a_worker_that_knows_no_limit(
     new_project: ProjectMaker, key: str, task: str
 ) -> None:

@@ -17,6 +17,7 @@ from tests.servers import EmbeddedServer
 from tests.tiers import slow
 
 ProjectMaker = Callable[..., Project]
+ProjectOn = Callable[..., Project]
 
 pytestmark = pytest.mark.law(2)
 
@@ -24,11 +25,10 @@ pytestmark = pytest.mark.law(2)
 @pytest.mark.parametrize("pool", ["prefork", slow("threads"), slow("gevent"), slow("solo")])
 @pytest.mark.parametrize("task", ["while_executing", "while_executing_acks_late"])
 def test_waiting_calls_run_one_at_a_time_and_in_order(
-    new_project: ProjectMaker, key: str, pool: str, task: str
+    project_on: ProjectOn, key: str, pool: str, task: str
 ) -> None:
     """On one worker the order is exact, also where the first of them was refused in its child."""
-    project = new_project(conf={"worker_prefetch_multiplier": 4})
-    project.start_worker(pool, concurrency=1 if pool == "solo" else 4)
+    project = project_on(pool, workers=1, conf={"worker_prefetch_multiplier": 4})
     results = [getattr(project, task).delay(key, 0.01) for _ in range(30)]
     for result in results:
         result.get(timeout=PATIENCE)
@@ -40,7 +40,7 @@ def test_waiting_calls_run_one_at_a_time_and_in_order(
 @pytest.mark.parametrize("pool", ["prefork", slow("threads"), slow("gevent")])
 @pytest.mark.parametrize("then", [None, "fail", "ignore", "reject"])
 def test_what_is_parked_behind_a_run_at_its_end_starts_once_that_is_known_to_be_over(
-    project_on: Callable[..., Project], key: str, then: str | None, pool: str
+    project_on: ProjectOn, key: str, then: str | None, pool: str
 ) -> None:
     """A key never stands still: what is claimed ahead for a run is released by its outcome, not by expiry.
 
@@ -151,11 +151,10 @@ def test_no_message_stays_behind_when_locking_is_switched_off(new_project: Proje
 
 @pytest.mark.parametrize("where", [FUSED, RABBITMQ])
 def test_who_waits_for_too_long_fails_and_its_errback_runs(
-    new_project: ProjectMaker, key: str, where: str
+    project_on: ProjectOn, key: str, where: str
 ) -> None:
     """Within about two seconds, whatever its place; the lock stays with its holder, the others in line."""
-    project = new_project(path=where)
-    project.start_worker("prefork", concurrency=2)
+    project = project_on("prefork", where)
     with project.kept_on(key):
         project.while_executing.delay(key)
         project.wait_started(key)

@@ -17,6 +17,7 @@ from tests.facts import lives
 from tests.tiers import slow
 
 ProjectMaker = Callable[..., Project]
+ProjectOn = Callable[..., Project]
 
 pytestmark = pytest.mark.law(2)
 
@@ -27,8 +28,14 @@ CALLS = 25
 
 
 @pytest.fixture
-def project(new_project: ProjectMaker, on: str) -> Project:
-    """A project on one of the paths, without a worker."""
+def project(project_on: ProjectOn, on: str) -> Project:
+    """The project on one of the paths that these tests share, with a worker that they do not kill."""
+    return project_on("prefork", on, concurrency=2, conf=NEWEST)
+
+
+@pytest.fixture
+def own_project(new_project: ProjectMaker, on: str) -> Project:
+    """A project for one test, without a worker."""
     return new_project(path=on, conf=NEWEST)
 
 
@@ -70,7 +77,6 @@ def test_of_calls_that_come_while_one_runs_the_newest_runs_once_after_it(
     project: Project, key: str, task: str
 ) -> None:
     """One run for all of them, with the last one's arguments; every id ends, whoever holds it."""
-    project.start_worker("prefork", concurrency=2)
     publish = getattr(project, task)
     with first_is_on(project, publish, key) as first:
         # Where no run holds the key, the first of the others runs at once, and is kept on as well.
@@ -88,9 +94,16 @@ def test_of_calls_that_come_while_one_runs_the_newest_runs_once_after_it(
 
 @pytest.mark.parametrize("on", ON)
 @pytest.mark.parametrize("end", ["fail", "retry", "revoked", "child killed", slow("worker killed")])
-def test_the_newest_runs_last_however_the_one_before_it_ends(project: Project, key: str, end: str) -> None:
+def test_the_newest_runs_last_however_the_one_before_it_ends(
+    request: pytest.FixtureRequest, on: str, key: str, end: str
+) -> None:
     """A killed run of a message that comes back ends as the newest one's duplicate, or runs before it."""
-    worker = project.start_worker("prefork", concurrency=2)
+    if end == "worker killed":  # on its path, as the other one
+        project = request.getfixturevalue("own_project")
+        worker = project.start_worker("prefork", concurrency=2)
+    else:
+        project = request.getfixturevalue("project")
+    request.node._projects = [project]  # whose logs are shown
     task = project.executed_reject_on_worker_lost
     ending = end if end in {"fail", "retry"} else "tell"
     with first_is_on(project, task, key, ending, {"times": 1} if end == "retry" else -1) as first:
@@ -122,9 +135,12 @@ def test_the_newest_runs_last_however_the_one_before_it_ends(project: Project, k
     assert project.overlaps(key, killed=end not in {"fail", "retry"}) == []
 
 
-@pytest.mark.parametrize("on", [FUSED, ELSEWHERE])
-def test_a_call_that_was_handed_its_lock_and_died_with_its_worker_runs(project: Project, key: str) -> None:
+@pytest.mark.parametrize("on", [FUSED, slow(ELSEWHERE)])
+def test_a_call_that_was_handed_its_lock_and_died_with_its_worker_runs(
+    own_project: Project, key: str
+) -> None:
     """With the arguments that it had; a call that was made meanwhile runs after it."""
+    project = own_project
     worker = project.start_worker("prefork", concurrency=1)
     task = project.executed_reject_on_worker_lost
     with project.kept_on("second"):
@@ -145,7 +161,6 @@ def test_a_call_that_was_handed_its_lock_and_died_with_its_worker_runs(project: 
 @pytest.mark.parametrize("on", ON)
 def test_a_burst_is_one_run_when_the_calls_have_stopped(project: Project, key: str) -> None:
     """Not before the pause has passed since the last of them; and the next burst is put off again."""
-    project.start_worker("prefork", concurrency=2)
     for burst in range(2):
         results = []
         for number in range(CALLS):
@@ -160,20 +175,20 @@ def test_a_burst_is_one_run_when_the_calls_have_stopped(project: Project, key: s
 
 
 @pytest.mark.parametrize("on", [FUSED, ELSEWHERE])
-def test_a_burst_that_a_worker_finds_in_its_queue_is_one_run(project: Project, key: str) -> None:
+def test_a_burst_that_a_worker_finds_in_its_queue_is_one_run(own_project: Project, key: str) -> None:
     """None of them starts at once, although each is received while the one before it is in hand."""
+    project = own_project
     results = [call(project.executed, key, number, lock_debounce=1.0) for number in range(5)]
     project.start_worker("prefork", concurrency=2)
     assert values(results) == [4]
     assert len(project.bodies(key)) == 1
 
 
-@pytest.mark.parametrize("on", [FUSED, ELSEWHERE])
+@pytest.mark.parametrize("on", [FUSED, slow(ELSEWHERE)])
 def test_calls_that_keep_coming_do_not_put_the_run_off_for_longer_than_they_may(
     project: Project, key: str
 ) -> None:
     """``lock_debounce_max``, from the first call on."""
-    project.start_worker("prefork", concurrency=2)
     began = time.monotonic()
     results = []
     while not project.bodies(key):
@@ -187,9 +202,10 @@ def test_calls_that_keep_coming_do_not_put_the_run_off_for_longer_than_they_may(
 
 @pytest.mark.parametrize("on", [FUSED])
 def test_a_call_that_falls_due_while_no_worker_is_there_starts_with_the_next_one(
-    project: Project, key: str
+    own_project: Project, key: str
 ) -> None:
     """Its time is kept by the lock server."""
+    project = own_project
     result = call(project.executed, key, 7, lock_debounce=1.0)
     wait_until(lambda: project.parked(key), PATIENCE, "it waits")
     time.sleep(1.5)
@@ -200,7 +216,6 @@ def test_a_call_that_falls_due_while_no_worker_is_there_starts_with_the_next_one
 @pytest.mark.parametrize("on", [FUSED, ELSEWHERE])
 def test_a_revoked_call_that_waits_swallows_no_later_one(project: Project, key: str) -> None:
     """It ends in its turn, and the later one runs."""
-    project.start_worker("prefork", concurrency=2)
     with first_is_on(project, project.executed, key):
         waits = call(project.executed, key, 0)
         project.wait_parked(key, 1)

@@ -12,19 +12,18 @@ from tests.acceptance.paths import ELSEWHERE, FUSED, RABBITMQ
 from tests.acceptance.terms import PATIENCE
 from tests.tiers import slow
 
-ProjectMaker = Callable[..., Project]
+ProjectOn = Callable[..., Project]
 
 pytestmark = pytest.mark.law(2)
 
-ON = [FUSED, ELSEWHERE, slow(RABBITMQ)]
 #: Seconds that a body may begin later than its start, which the server noted.
 LATE = 0.3
 
 
 @pytest.fixture
-def project(new_project: ProjectMaker, on: str) -> Project:
-    """A project on one of the paths."""
-    return new_project(path=on, conf={"worker_prefetch_multiplier": 4})
+def project(project_on: ProjectOn, on: str) -> Project:
+    """The project on one of the paths that these tests share, with two workers."""
+    return project_on("prefork", on, concurrency=2, workers=2, conf={"worker_prefetch_multiplier": 4})
 
 
 def began(project: Project, key: str) -> list[float]:
@@ -32,16 +31,24 @@ def began(project: Project, key: str) -> list[float]:
     return [body.start for body in project.bodies(key)]
 
 
-@pytest.mark.parametrize("on", ON)
 @pytest.mark.parametrize(
-    ("task", "options"),
-    [("while_executing", {}), ("while_executing_by_3", {}), ("executed", {"on_conflict": "wait"})],
+    ("task", "options", "on"),
+    [
+        ("while_executing", {}, FUSED),
+        ("while_executing_by_3", {}, ELSEWHERE),
+        ("executed", {"on_conflict": "wait"}, FUSED),
+        slow("while_executing", {}, ELSEWHERE),
+        slow("while_executing", {}, RABBITMQ),
+        slow("while_executing_by_3", {}, FUSED),
+        slow("while_executing_by_3", {}, RABBITMQ),
+        slow("executed", {"on_conflict": "wait"}, ELSEWHERE),
+        slow("executed", {"on_conflict": "wait"}, RABBITMQ),
+    ],
 )
 def test_no_more_start_in_a_span_and_the_next_one_starts_when_a_place_opens(
     project: Project, on: str, key: str, task: str, options: dict[str, Any]
 ) -> None:
     """Nine calls at three in two seconds: the last three begin four seconds after the first ones."""
-    project.start_workers(2, "prefork", concurrency=2)
     publish = getattr(project, task).apply_async
     results = [publish((key,), lock_rate="3/2s", **options) for _ in range(9)]
     project.wait_ended(key, 9)
@@ -54,10 +61,9 @@ def test_no_more_start_in_a_span_and_the_next_one_starts_when_a_place_opens(
     project.wait_free(key)
 
 
-@pytest.mark.parametrize("on", [FUSED, ELSEWHERE])
+@pytest.mark.parametrize("on", [FUSED, slow(ELSEWHERE)])
 def test_a_retry_is_a_start_and_keeps_no_place_while_it_waits(project: Project, key: str) -> None:
     """Its body begins no sooner than a span after its first one."""
-    project.start_worker("prefork", concurrency=2)
     result = project.executed.apply_async((key, 0.0, "retry", {"times": 2}), lock_rate="1/2s")
     assert result.get(timeout=PATIENCE) == f"{key} done"
     assert all(later - at >= 2.0 - LATE for at, later in pairwise(began(project, key)))
@@ -68,7 +74,6 @@ def test_a_retry_is_a_start_and_keeps_no_place_while_it_waits(project: Project, 
 @pytest.mark.parametrize("on", [FUSED, ELSEWHERE])
 def test_a_call_that_is_over_is_skipped_or_refused_where_its_task_says_so(project: Project, key: str) -> None:
     """``retry_after`` says when a place opens."""
-    project.start_worker("prefork", concurrency=1)
     first = project.executed.apply_async((key,), lock_rate="1/10s")
     first.get(timeout=PATIENCE)
     project.wait_free(key)
@@ -83,7 +88,6 @@ def test_a_call_that_is_over_is_skipped_or_refused_where_its_task_says_so(projec
 @pytest.mark.parametrize("on", [FUSED])
 def test_the_first_of_many_starts_at_once_and_the_last_is_not_lost(project: Project, key: str) -> None:
     """``coalesce`` with a rate: a throttle."""
-    project.start_worker("prefork", concurrency=2)
     publish = project.executed.apply_async
     results = [
         publish((key, 0.0, "tell", number), on_conflict="coalesce", lock_rate="1/2s") for number in range(20)

@@ -11,6 +11,7 @@ from tests.acceptance.terms import DEAD, PATIENCE
 from tests.tiers import slow
 
 ProjectMaker = Callable[..., Project]
+ProjectOn = Callable[..., Project]
 
 pytestmark = pytest.mark.law(2)
 
@@ -52,11 +53,11 @@ def ids(results: Sequence[Any]) -> list[str]:
     ],
 )
 def test_calls_begin_in_the_order_in_which_they_were_published(
-    new_project: ProjectMaker, key: str, task: str, concurrency: int
+    project_on: ProjectOn, key: str, task: str, concurrency: int
 ) -> None:
     """Thirty calls of one process while one runs, for several processes; each has a result of its own."""
-    project = new_project(conf={**WAIT, "worker_prefetch_multiplier": 4})
-    project.start_worker("prefork", concurrency=concurrency)
+    conf = {**WAIT, "worker_prefetch_multiplier": 4}
+    project = project_on("prefork", concurrency=concurrency, conf=conf)
     publish = getattr(project, task).delay
     with project.kept_on(key):
         results = [publish(key)]
@@ -108,11 +109,10 @@ def test_a_killed_worker_costs_no_call_and_no_order(new_project: ProjectMaker, k
 
 @pytest.mark.parametrize("how", ["revoked", "expires"])
 def test_one_that_may_not_run_any_more_lets_the_next_one_run(
-    new_project: ProjectMaker, key: str, how: str
+    project_on: ProjectOn, key: str, how: str
 ) -> None:
     """It keeps its place until its turn comes, and ends as any such message does."""
-    project = new_project(conf=WAIT)
-    project.start_worker("prefork", concurrency=2)
+    project = project_on("prefork", conf=WAIT)
     with project.kept_on(key):
         project.executed.delay(key)
         project.wait_started(key)

@@ -50,6 +50,9 @@ any_of_them = st.integers(0, MOST)
 MARKS = st.sampled_from([None, None, None, "done", "ending"])
 PERIODS = st.sampled_from([None, None, None, 600.0])
 
+#: What a line is kept in.
+DATA = ("line", "parked", "sent", "until")
+
 #: What may be asked of a park.
 PARKS: dict[str, Any] = {
     "kind": st.sampled_from(["push", "push", "give", "hold", "ring"]),
@@ -126,11 +129,28 @@ class Histories(RuleBasedStateMachine):
         self.server.close()
 
     def look(self) -> None:
-        """Note what can be seen of the server, for the choices of the next step."""
-        seen = self.server.store.holders("n")
-        self.holders = {hold.token: hold for hold in seen if not hold.is_period}
-        self.waiting = {each.id: each for each in self.server.store.waiting("n")[1]}
-        self.handed_on = {each.id: each for each in self.server.store.waiting("n", handed_on=True)[1]}
+        """Note what can be seen of the server: for the choices of the next step, and what must be true now.
+
+        Every rule does so when it has asked or changed something; else each check would ask by itself.
+        """
+        self.of_server = self.seen(self.server.store)
+        holds, waiting, handed_on = self.of_server
+        self.holders = {hold.token: hold for hold in holds if not hold.is_period}
+        self.waiting = {each.id: each for each in waiting}
+        self.handed_on = {each.id: each for each in handed_on}
+        with self.server.client.pipeline(transaction=False) as asked:
+            for part in DATA:
+                asked.pttl(self.server.key(part=part))
+            asked.pttl(f"{self.server.prefix}:lines")
+            asked.zrange(f"{self.server.prefix}:lines", 0, -1)
+            asked.hkeys(self.server.key(part="merge"))
+            asked.lrange(self.queue, 0, -1)
+            asked.lrange(self.bell, 0, -1)
+            *ends, lines, self.merges, pushed, rung = asked.execute()
+        self.ends = [end for end in ends if end != -2]
+        self.lines, self.pushed, self.rung = (
+            [text.decode() for text in texts] for texts in (lines, pushed, rung)
+        )
         self.places = [*self.waiting, *self.handed_on]
         self.kinds = {each.id: each.kind for each in (*self.waiting.values(), *self.handed_on.values())}
         self.is_data = bool(self.kinds) and (self.is_data or {*self.kinds.values()} != {"ring"})
@@ -178,6 +198,7 @@ class Histories(RuleBasedStateMachine):
             store.look("n", self.one_of(which), limit=None, period=period) is None for _, store in self.cases
         ]
         assert answers[0] == answers[1]
+        self.look()
 
     def limit(self, data: Any) -> int | None:
         return data.draw(st.sampled_from(self.limits))
@@ -197,7 +218,7 @@ class Histories(RuleBasedStateMachine):
         """It may leave a mark of a message, and end the period that began with a token."""
         token, message = self.one_of(which), self.one_of(whose)
         # A process has none; and what was sent before, and has come back, may be sent once more.
-        sent = {*self.server.pushed(), *(each.id for each in self.given[self.server])}
+        sent = {*self.pushed, *(each.id for each in self.given[self.server])}
         has_mark = leaves and self.kinds.get(message) != "ring" and message not in sent
         mark = Mark(message, 600.0, is_done=leaves == "done") if has_mark else None
         self.ask("release", "n", token, mark=mark, opened_by=token if ends else None)
@@ -289,6 +310,7 @@ class Histories(RuleBasedStateMachine):
             case.make_late(id_)
         self.late.add(id_)
         self.last = None
+        self.look()
 
     @precondition(lambda self: self.put_off())
     @rule(which=any_of_them)
@@ -401,30 +423,31 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def both_are_in_the_same_state(self) -> None:
         """Who holds, who waits in order, to whom what was sent; and a line is looked at."""
-        of_server, of_memory = (self.seen(store) for _, store in self.cases)
+        of_server = self.told(*self.of_server)
+        of_memory = self.told(*self.seen(self.memory.memory))
         # One that has lost its place among several waits again once somebody asks, there or here.
         lost = {*of_server.pop("lost"), *of_memory.pop("lost")}
         for seen in (of_server, of_memory):
             seen["everybody"] = sorted({*seen["waiting"], *lost})
             seen["waiting"] = [each for each in seen["waiting"] if each not in lost]
         assert of_server == of_memory
-        assert self.server.pushed("q") == self.memory.pushed(self.queue)
-        assert self.server.pushed("bell") == self.memory.pushed(self.bell)
+        assert self.pushed == self.memory.pushed(self.queue)
+        assert self.rung == self.memory.pushed(self.bell)
         assert told(self.given[self.server]) == told(self.given[self.memory])
-        for case, _ in self.cases:
-            assert case.lines() == ["n"] or not self.places
+        assert self.lines == self.memory.lines() == ["n"] or not self.places
 
-    def seen(self, store: Any) -> dict[str, Any]:
-        """What can be seen of a store."""
-        holds = store.holders("n")
+    def seen(self, store: Any) -> tuple[Any, Any, Any]:
+        """Who holds the lock, who waits in order, and to whom it was handed."""
+        return store.holders("n"), store.waiting("n")[1], store.waiting("n", handed_on=True)[1]
+
+    def told(self, holds: Any, waiting: Any, handed_on: Any) -> dict[str, Any]:
+        """What must be the same of it."""
         tokens = {hold.token for hold in holds}
-        handed_on = [
-            (each.id, each.kind, each.to, each.sends) for each in store.waiting("n", handed_on=True)[1]
-        ]
+        handed_on = [(each.id, each.kind, each.to, each.sends) for each in handed_on]
         lost = [each for each in handed_on if self.is_several and each[0] not in tokens]
         return {
             "holds": told(holds),
-            "waiting": [(each.id, each.kind, each.to) for each in store.waiting("n")[1]],
+            "waiting": [(each.id, each.kind, each.to) for each in waiting],
             "handed on": [each for each in handed_on if each not in lost],
             "lost": [each[:3] for each in lost],
         }
@@ -432,20 +455,14 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def a_line_of_nothing_but_processes_ends_and_no_other_one(self) -> None:
         """What a message waits in has no end, and neither has what keeps one that was handed the lock."""
-        keys = [self.server.key(part=part) for part in ("line", "parked", "sent", "until")]
-        ends = [
-            end
-            for key in [*keys, f"{self.server.prefix}:lines"]
-            if (end := self.server.client.pttl(key)) != -2
-        ]
         if self.places:
-            assert {end == -1 for end in ends[:-1]} == {self.is_data}
-            assert ends[-1] == -1 or not self.is_data
+            assert {end == -1 for end in self.ends[:-1]} == {self.is_data}
+            assert self.ends[-1] == -1 or not self.is_data
 
     @invariant()
     def nobody_takes_the_place_of_one_that_does_not_wait(self) -> None:
         """Of each call that others join there are two fields, and none is left behind."""
-        fields: Any = self.server.client.hkeys(self.server.key(part="merge"))
+        fields = self.merges
         assert {field[1:].decode() for field in fields if field.startswith(b"\0")} <= {*self.waiting}
 
     @invariant()
@@ -455,8 +472,7 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def a_message_is_pushed_once(self) -> None:
-        pushed = self.server.pushed()
-        assert len(pushed) == len(set(pushed))
+        assert len(self.pushed) == len(set(self.pushed))
 
 
 @pytest.mark.parametrize("limits", [[None], SEVERAL], ids=["one holder", "several"])
