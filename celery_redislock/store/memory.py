@@ -588,6 +588,8 @@ class MemoryStore(LockStore):
                     promoted += self._let_go(name)
                 woken = _NOBODY if is_alone else self._wake(name)
                 promoted += woken.promoted
+                if not (holders or woken.id):  # only a time, or its home, keeps who waits from it
+                    promoted += self._let_go(name)
                 held_by += self._held_by(name) if holders else ()
                 elsewhere += [(name, woken.elsewhere)] if woken.elsewhere else []
             next_in = max(0.0, min(self._due.values(), default=float("inf")) - now)

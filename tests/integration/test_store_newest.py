@@ -141,6 +141,17 @@ def test_the_time_of_the_first_bounds_the_wait_of_all(case: StoreCase) -> None:
     assert (in_line(case), case.pushed()) == ([], [f"text of {C}"])
 
 
+def test_the_longest_wait_ends_a_pause_as_well(case: StoreCase) -> None:
+    """Nobody holds the lock, and the one whose time is over does not get it: its run takes it, if it may."""
+    meet(case, B, pause=30.0, within=1.0)
+    case.make_due()
+    assert 0.0 < case.store.sweep().next_in <= 1.0
+    case.make_late(B)
+    case.make_due()
+    case.store.sweep()
+    assert (case.holder(), in_line(case), case.pushed()) == (None, [], [f"text of {B}"])
+
+
 def test_a_full_line_takes_one_more_argument_and_no_more_entries(case: StoreCase) -> None:
     case.take(A)
     meet(case, B, number=1, most=1)

@@ -421,6 +421,17 @@ class TestRetryThatLeavesItsLock:
             let_pass(shop, monkeypatch, 1.5)
             assert isinstance(shop.run(), LockBusy)
 
+    def test_its_time_in_line_ends_also_where_its_own_start_has_used_up_its_rate(
+        self, shop: Shop, monkeypatch: Any
+    ) -> None:
+        """Nobody else holds the lock, and who started last is the task itself."""
+        task, message = retried(shop, lock_rate="1/h", lock_wait_timeout=10.0, countdown=0.0)
+        assert isinstance(shop.run(shop.receive(message)), Ignore)
+        assert [waiter.owner for waiter in task.lock_for(7).waiting()] == ["t1"]
+        let_pass(shop, monkeypatch, 10.5)
+        assert isinstance(shop.run(), LockBusy)
+        assert task.lock_for(7).waiting() == []
+
     @pytest.mark.parametrize("scope", ["until_executing", "until_expired"])
     def test_it_is_refused_where_a_run_holds_no_lock(self, shop: Shop, scope: str) -> None:
         with pytest.raises(LockOptionError, match="lock_on_retry is about the lock of a running task"):
