@@ -49,7 +49,6 @@ _LAST = 5.0
 _SHORTEST = 0.001
 _MOST_SENDS = 3
 _HAND_OFF = 60.0
-_HOUR = 3600.0
 _MOST_EXACT = 1000
 #: As in ``lua/acquire.lua``: what the facts of a task say whose duplicates coalesce.
 _COALESCES = '"on_conflict":"coalesce"'
@@ -369,9 +368,9 @@ class MemoryStore(LockStore):
             new = new._replace(band=former.band, until=former.until)
         if merge is not None:
             new = self._let_merge(name, new, merge)
-        if older is not None:
+        if merge is not None and older is not None:
             self._take_out(name, older.token)
-            self._leave(name, Mark(older.token, _HOUR, is_done=True))
+            self._leave(name, Mark(older.token, merge.mark_ttl, is_done=True))
         places = self._lines.get(name, [])
         self._lines[name] = [*places[:at], new, *places[at:]]
 
