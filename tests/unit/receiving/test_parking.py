@@ -467,15 +467,15 @@ def test_those_that_wait_for_a_run_of_their_own_id_take_no_place_of_each_other(s
 
 
 def test_one_that_gave_way_is_marked_for_as_long_as_the_broker_may_bring_it_again(shop: Shop) -> None:
-    """Its copy would run later, with older arguments."""
+    """Its copy would run later, with older arguments. What waits tells of the newest ones."""
     promote.install(shop.app, shop.store)
     shop.app.conf.broker_transport_options = {"visibility_timeout": 7200}
-    task = shop.unique(body, lock_key=KEY, on_conflict="coalesce")
+    task = shop.unique(body, lock_key=KEY, on_conflict="coalesce", lock_describe="{amount} EUR")
     shop.store.acquire(KEY, "runs/1", 30_000.0, facts="{}")
-    for task_id in ("older", "newer"):
-        shop.app.send_task(task.name, (7,), task_id=task_id)
+    for amount, task_id in enumerate(("older", "newer")):
+        shop.app.send_task(task.name, (7, amount), task_id=task_id)
         shop.run()
-    assert [waiter.owner for waiter in task.lock_for(7).waiting()] == ["newer"]
+    assert [(waiter.owner, waiter.about) for waiter in task.lock_for(7).waiting()] == [("newer", "1 EUR")]
     shop.store.let_pass(7200.0)
     assert [owner_of(message) for _, message in shop.store.marks()] == ["older"]
 
