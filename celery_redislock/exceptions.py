@@ -111,8 +111,10 @@ class LockBusy(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
 
     Attributes:
         key: the lock's name.
-        holder: the owner that held it when the server last answered. Advisory.
-        expires_in: seconds until that hold ends unless renewed; ``inf`` where another program set no end.
+        holder: the owner that held it when the server last answered, or that started last, where its
+            ``lock_rate`` has had its starts. Advisory.
+        expires_in: seconds until that hold ends unless renewed, or a place opens; ``inf`` where another
+            program set no end.
         waited: seconds since the task's message was put into the line; ``None`` without Celery.
     """
 
@@ -127,7 +129,7 @@ class LockBusy(RedisLockError):  # noqa: N818  as KeyboardInterrupt does
         if self.waited is not None:
             return (
                 f"waited {self.waited:.1f} s in line for {self.key!r}, longer than its lock_wait_timeout; "
-                f"{self.holder} holds it (for {self.expires_in:.1f} s more, unless renewed): call again, "
+                f"{self.holder} keeps it out (for {self.expires_in:.1f} s, unless renewed): call again, "
                 "raise lock_wait_timeout, or look at the line (celery -A YOUR_APP redislock waiting KEY)"
             )
         return (

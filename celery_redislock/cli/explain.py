@@ -109,6 +109,7 @@ def explain(server: LockServer, words: tuple[str, ...], quick: bool) -> Answer:
     limits = {key: limit for key in subject.keys if (limit := server.store.limit(key)) is not None}
     firsts = [place for key in subject.keys for place in server.places(key, last=0)]
     lengths = {place.waiter.key: place.length for place in firsts if place.length}
+    rates = server.full_rates({**_declared(subject), **{each.waiter.key: each.facts for each in firsts}})
     unserved = server.unserved(firsts)
     is_known = any([subject.holders, subject.places, lengths])
     missing: list[_Row] = []
@@ -138,6 +139,7 @@ def explain(server: LockServer, words: tuple[str, ...], quick: bool) -> Answer:
         "release_command": server.freeing_command(subject.holders[0]) if subject.holders else None,
         "limits": {key: output.limit_as_json(limit) for key, limit in limits.items()},
         "waits": [place.document() for place in subject.places],
+        "rates": rates,
         "in_line": lengths,
         "handed_on": [place.document() for place in firsts if not place.rank],
         "next": dict(missing).get("next"),
@@ -156,6 +158,7 @@ def explain(server: LockServer, words: tuple[str, ...], quick: bool) -> Answer:
             if place.rank
         ),
         *_rows_of_locks(server, subject, firsts, limits),
+        *(("rate", f"{key}: {output.told_of_rate(rate)}") for key, full in rates.items() for rate in full),
         *missing,
         *(("handed on", _told_of_sends(place)) for place in firsts[:SHOWN] if not place.rank),
         *(("broker", server.told_of_unserved(*each)) for each in unserved.items()),
@@ -339,6 +342,16 @@ def _if_free(options: LockOptions, becomes: str, in_line: int) -> str:
     return "be published, and start as soon as a worker has it"
 
 
+def _declared(subject: Subject) -> dict[str, dict[str, Any]]:
+    """Return what a call would say of its rate, by its key."""
+    if subject.handle is None:
+        return {}
+    declaration = declaration_of(subject.handle._task)
+    options = declaration.with_limit(declaration.options, *subject.call)
+    limit = options.lock_limit if declaration.options.lock_limit != 1 else None
+    return {subject.handle.key: {"rate": Rates.for_scripts(options.lock_rate or ()), "limit": limit}}
+
+
 def _now(server: LockServer, subject: Subject, in_line: int, is_on_hold: bool) -> str:
     """Tell what a call would meet now; ``is_on_hold``: an operator's hold is the first in line."""
     assert subject.handle is not None  # noqa: S101  else nobody asks
@@ -347,14 +360,10 @@ def _now(server: LockServer, subject: Subject, in_line: int, is_on_hold: bool) -
     scope = options.scope
     if scope is None or not declaration.is_on:
         return "a call now would run without a lock: locking is switched off"
-    limit = options.lock_limit if declaration.options.lock_limit != 1 else None
-    rate = Rates.for_scripts(options.lock_rate or ())
+    [said] = _declared(subject).values()
     # Without a task nothing is noted of a refusal.
-    terms: Any = {
-        "period": options.lock_period,
-        "limit": limit,
-        "facts": f'{{"rate":"{rate}"}}' if rate else "",
-    }
+    facts = f'{{"rate":"{said["rate"]}"}}' if said["rate"] else ""
+    terms: Any = {"period": options.lock_period, "limit": said["limit"], "facts": facts}
     names = [f"queued:{subject.handle.key}"] if scope.claims_beside else subject.handle.key.split()
     refusals = (server.store.look(name, new_token("explain"), **terms) for name in names)
     refusal = next((one for one in refusals if one is not None), None)

@@ -127,9 +127,13 @@ def waiting(
     unserved = server.unserved(places)
     for name, home in unserved.items():
         output.warn(server.told_of_unserved(name, home))
+    # Of all lines it would be a request for each.
+    rates = server.full_rates({place.waiter.key: place.facts for place in places if place.rank == 1 and key})
     document = {"key": key or None, "waiting": [place.document() for place in places], "unserved": unserved}
     nobody = f"nobody waits{key and f' for {key}'} on {server.store.server}"
-    return Answer(document, table_of(places) if places else [nobody], 0 if places else 1)
+    lines = table_of(places) if places else [nobody]
+    lines += [f"{name}: {output.told_of_rate(rate)}" for name, full in rates.items() for rate in full]
+    return Answer({**document, "rates": rates}, lines, 0 if places else 1)
 
 
 def _change(server: LockServer, key: str, act: str, word: str, found: list[Place], reason: str) -> Answer:

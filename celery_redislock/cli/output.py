@@ -16,6 +16,9 @@ from celery_redislock.store.store import YEAR_10000, Limit
 #: Of the documents of ``--json``. A field that goes, or means something else, changes it; a new one does not.
 VERSION = 1
 
+#: Seconds that have a word.
+_SPANS: Mapping[float, str] = {1: "second", 60: "minute", 3600: "hour", 86400: "day"}
+
 
 def age(holder: Holder) -> float | None:
     """Seconds since the claim or the run began, by this machine's clock; ``None`` if unknown."""
@@ -52,6 +55,13 @@ def told_of(waiter: Holder) -> str:
     """Tell when one that waits in line is due, and how many calls were merged into it, if that is so."""
     due = "" if waiter.due is None else f", due in {duration(max(0.0, waiter.due - time.time()))}"
     return due + (f", merged {waiter.merged} calls" if waiter.merged else "")
+
+
+def told_of_rate(rate: Mapping[str, float]) -> str:
+    """Tell of a rate that it has had its starts, and when the next place opens."""
+    number, span, opens_in = rate["starts"], rate["span_seconds"], rate["opens_in_seconds"]
+    last = _SPANS.get(span, f"{span:g} s")
+    return f"{number:g} of {number:g} in the last {last}, the next place in {duration(opens_in)}"
 
 
 def limit_as_json(limit: Limit | None) -> dict[str, Any] | None:

@@ -4,7 +4,9 @@ import json
 import re
 import shlex
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import wraps
@@ -15,13 +17,14 @@ import click
 from celery_redislock.cli import output
 from celery_redislock.declaring.declaration import is_unique
 from celery_redislock.declaring.kinds import hint
-from celery_redislock.exceptions import LockOptionError
+from celery_redislock.exceptions import LockOptionError, RedisLockError
+from celery_redislock.locks.lease import new_token
 from celery_redislock.locks.limits import A_YEAR
 from celery_redislock.log import command
 from celery_redislock.publishing.handle import Holder, LockHandle
 from celery_redislock.publishing.held import ALL, holders_of
 from celery_redislock.store.home import is_served
-from celery_redislock.store.store import LockStore
+from celery_redislock.store.store import RATED, LockStore
 
 _KEYWORD = re.compile(r"([^\W\d]\w*)=(.*)", re.DOTALL)
 
@@ -65,6 +68,7 @@ class Place(NamedTuple):
 
     ``home``: of whose workers one has to publish it; '' where anybody may hand the lock to it. ``sends``: how
     often its message was sent. One that was handed the lock, and has not started, has the place 0.
+    ``facts``: of the claim that it will be handed.
     """
 
     rank: int
@@ -72,6 +76,7 @@ class Place(NamedTuple):
     waiter: Holder
     home: str
     sends: int
+    facts: Mapping[str, Any]
 
     def document(self) -> dict[str, Any]:
         """Return its object of ``--json``."""
@@ -82,7 +87,7 @@ class Place(NamedTuple):
 def table_of(places: Sequence[Place]) -> list[str]:
     """Show these places for people."""
     rows: list[list[object]] = [["KEY", "PLACE", "TASK", "OWNER", "PARKED BY", "SINCE", "ABOUT"]]
-    for rank, length, one, _, sends in places:
+    for rank, length, one, _, sends, _ in places:
         since = output.duration(output.age(one))
         # Of several locks that is known under the first.
         sent = f", sent {sends}x" if sends else ""
@@ -188,7 +193,29 @@ class LockServer:
             handed_on = self.store.waiting(name, handed_on=True)[1] if names or not waiters else []
             for rank, waiter in enumerate([*handed_on, *waiters], start=1 - len(handed_on)):
                 home = waiter.to if waiter.kind == "give" else ""
-                yield Place(max(0, rank), length, Holder.in_line(waiter), home, waiter.sends)
+                facts = waiter.hold.facts
+                yield Place(max(0, rank), length, Holder.in_line(waiter), home, waiter.sends, facts)
+
+    def full_rates(self, said: Mapping[str, Mapping[str, Any]]) -> dict[str, list[dict[str, float]]]:
+        """Return which rates of these locks have had their starts, by key; a request for each.
+
+        None of a lock whose holders leave no room, as that is what keeps others out.
+
+        Args:
+            said: by key, the facts of a call that asks for it.
+        """
+        found: dict[str, list[dict[str, float]]] = defaultdict(list)
+        for key, facts in said.items():
+            for number, span in re.findall("([0-9]+)/([0-9]+)", str(facts.get("rate"))):
+                refusal = None
+                with suppress(RedisLockError):  # a user who may only read
+                    terms = f'{{"rate":"{number}/{span}"}}'
+                    refusal = self.store.look(key, new_token("rate"), limit=facts.get("limit"), facts=terms)
+                if refusal is not None and refusal.hold.state == RATED:
+                    left = round(refusal.hold.expires_in, 3)
+                    rate = {"starts": int(number), "span_seconds": int(span) / 1000, "opens_in_seconds": left}
+                    found[key].append(rate)
+        return found
 
     def unserved(self, places: Iterable[Place]) -> dict[str, str]:
         """Return the locks whose first in line is at one of these places, and unserved; and its home."""

@@ -16,7 +16,7 @@ from celery_redislock.store.store import HELD, HOLD_NONCE, OPERATOR, Entry, Gran
 #: Seconds: of a hold for which no time is given, and the longest one.
 AN_HOUR, A_DAY = 3600.0, 86400.0
 
-#: Entries of a line among which a hold is looked for, which goes first: one request.
+#: Entries of a line among which a hold is looked for first, as it goes before others: one request.
 LOOKED_AT = 100
 
 
@@ -35,7 +35,7 @@ class Held(NamedTuple):
 def hold_key(store: LockStore, key: str, seconds: float, reason: str, by: str | None = None) -> Held:
     """Hold a key, or wait for that as the first in its line, at most as long; replace the hold that is there.
 
-    Notes who did it, and logs a WARNING. Up to six requests.
+    Notes who did it, and logs a WARNING. Up to six requests, and one for each hundred in a longer line.
 
     Args:
         store: of the lock; for several names the one of those.
@@ -74,6 +74,13 @@ def hold_key(store: LockStore, key: str, seconds: float, reason: str, by: str | 
 
 
 def hold_in_line(store: LockStore, key: str) -> Waiter | None:
-    """Return the hold that waits for those who hold a key; one request."""
-    waiters = store.waiting(key, last=LOOKED_AT - 1)[1]
-    return next((waiter for waiter in waiters if waiter.hold.is_operators), None)
+    """Return the hold that waits for those who hold a key.
+
+    One request; behind the first hundred in line one for each hundred.
+    """
+    for last in (LOOKED_AT - 1, -1):
+        length, waiters = store.waiting(key, last=last)
+        found = next((waiter for waiter in waiters if waiter.hold.is_operators), None)
+        if found is not None or length <= LOOKED_AT:
+            return found
+    return None

@@ -33,6 +33,7 @@ from celery_redislock.publishing.promote import OF_A_WORKER, PUBLISHING, text_of
 from celery_redislock.publishing.turn import band_of, facts_of_turn, hand_off, spelled
 from celery_redislock.receiving import line, newest
 from celery_redislock.running.delivery import BY_BROKER, Delivery
+from celery_redislock.running.leavings import mark_ttl
 from celery_redislock.store.store import LARGEST, Entry, Merge, Parked
 
 #: What the answer says of a message that is not to run.
@@ -242,7 +243,8 @@ def _park_newest(
 ) -> Parked:
     """Park a message, in the place of an older call of its task if one waits; end it if a newer one does."""
     names = spelled(lock.owner, said.token)
-    merge = Merge(names, options.lock_debounce or 0.0, options.lock_debounce_max or 0.0, said.number)
+    times = options.lock_debounce or 0.0, options.lock_debounce_max or 0.0
+    merge = Merge(names, *times, said.number, mark_ttl=mark_ttl(task.app))
     for _ in range(newest.TRIES):
         answer = park(merge=merge)
         waiting = answer.held_by

@@ -21,7 +21,7 @@ from celery_redislock.publishing.results import DUPLICATE_OF
 from celery_redislock.running.life import GIVE_UP
 from celery_redislock.running.redelivery import wait_for
 from celery_redislock.running.run import Run
-from celery_redislock.store.store import ACCEPTED, QUEUED, Hold, owner_of
+from celery_redislock.store.store import ACCEPTED, QUEUED, RATED, Hold, owner_of
 
 #: Seconds within which the publish that a claim stands for may still fail, its retries included.
 PUBLISHING = 60.0
@@ -47,13 +47,15 @@ def at_start(run: Run, hold: Hold) -> Exception:
     dropped or failed, and only where somebody stands for it. A claim alone does not, as long as its own
     publish may fail. And nothing is dropped for an operator.
     """
-    if hold.owner == run.lock.owner and not run.request.is_eager:
+    waited = run.waited_in_vain
+    # A rate that a retry has used up by its own start keeps it out as any other would.
+    is_own = hold.owner == run.lock.owner and (waited is None or hold.state != RATED)
+    if is_own and not run.request.is_eager:
         # Another message of the same id is a new job, not a copy, and runs when the first one has ended.
         return wait_for(run, hold)
     task = run.task
     lock = run.lock
     request = run.request
-    waited = run.waited_in_vain
     if waited is not None:
         run.state = GIVE_UP[run.state]
         return LockBusy(lock.key, hold.owner, hold.expires_in, waited)

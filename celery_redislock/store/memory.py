@@ -49,7 +49,6 @@ _LAST = 5.0
 _SHORTEST = 0.001
 _MOST_SENDS = 3
 _HAND_OFF = 60.0
-_HOUR = 3600.0
 _MOST_EXACT = 1000
 #: As in ``lua/acquire.lua``: what the facts of a task say whose duplicates coalesce.
 _COALESCES = '"on_conflict":"coalesce"'
@@ -369,9 +368,9 @@ class MemoryStore(LockStore):
             new = new._replace(band=former.band, until=former.until)
         if merge is not None:
             new = self._let_merge(name, new, merge)
-        if older is not None:
+        if merge is not None and older is not None:
             self._take_out(name, older.token)
-            self._leave(name, Mark(older.token, _HOUR, is_done=True))
+            self._leave(name, Mark(older.token, merge.mark_ttl, is_done=True))
         places = self._lines.get(name, [])
         self._lines[name] = [*places[:at], new, *places[at:]]
 
@@ -588,6 +587,8 @@ class MemoryStore(LockStore):
                     promoted += self._let_go(name)
                 woken = _NOBODY if is_alone else self._wake(name)
                 promoted += woken.promoted
+                if not (holders or woken.id):  # only a time, or its home, keeps who waits from it
+                    promoted += self._let_go(name)
                 held_by += self._held_by(name) if holders else ()
                 elsewhere += [(name, woken.elsewhere)] if woken.elsewhere else []
             next_in = max(0.0, min(self._due.values(), default=float("inf")) - now)

@@ -382,7 +382,7 @@ class RedisStore(LockStore):
         args.append(tag)
         if merge is not None:
             number = "" if merge.number is None else str(merge.number)
-            args += (merge.names, number, *_times_of(merge), merge.instead_of)
+            args += (merge.names, number, *_times_of(merge), merge.instead_of, in_ms(merge.mark_ttl))
         answer = self._scripts.begin("park", keys, args, parked, name=name)()
         self._tell(answer.promoted)
         return answer

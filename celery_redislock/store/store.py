@@ -340,6 +340,7 @@ class Merge(NamedTuple):
         longest: seconds from the first such call on after which it is due in any case; 0 for none.
         number: when it was made (:class:`Refusal`); ``None`` where nobody knows, on a worker.
         instead_of: on a worker: the id of the one that was told that it gives way.
+        mark_ttl: seconds in which a copy of that one may come, and then does nothing.
     """
 
     names: str
@@ -347,6 +348,7 @@ class Merge(NamedTuple):
     longest: float = 0.0
     number: int | None = None
     instead_of: str = ""
+    mark_ttl: float = 3600.0
 
 
 class Turn(NamedTuple):

@@ -93,6 +93,22 @@ def test_released_it_hands_the_lock_to_as_many_as_may_have_it(case: StoreCase) -
     assert {hold.token for hold in case.store.holders("n")} == {A, B, C}
 
 
+def test_one_that_waits_far_behind_is_found(case: StoreCase, monkeypatch: Any) -> None:
+    """An operator has moved others before it: a second hold replaces it, and a release ends that."""
+    monkeypatch.setattr("celery_redislock.locks.hold.LOOKED_AT", 1)
+    granted(take(case, A))
+    park(case, B)
+    for by in ("ann", "bob"):
+        handle(case).hold(reason="x", by=by)
+        [waits] = [each for each in case.store.waiting("n")[1] if each.hold.is_operators]
+        assert waits.hold.owner == f"operator {by}"
+        assert case.store.move("n", waits.id, "last")
+    released = handle(case).release(reason="over")
+    assert released is not None
+    assert released.owner == "operator bob"
+    assert [each.id for each in case.store.waiting("n")[1]] == [B]
+
+
 def test_released_while_it_waits_it_leaves_the_line_and_runs_keep_their_lock(case: StoreCase) -> None:
     """A second release means the run."""
     granted(take(case, A))

@@ -17,12 +17,12 @@ REFUSED = '{"task":"shop.index","state":"queued","on_conflict":"coalesce"}'
 
 def meet(
     case: StoreCase, token: str, *, number: int | None = None, instead_of: str = "", task: str = "shop.index",
-    pause: float = 0.0, longest: float = 0.0, **options: Any,
+    pause: float = 0.0, longest: float = 0.0, mark_ttl: float = 3600.0, **options: Any,
 ) -> Parked:  # fmt: skip
     """Park a message that takes the place of an older call of its task."""
     facts = json.dumps({"task": task, "state": "queued", "line": 1}, separators=(",", ":"))
     entry = Entry("push", case.queue(), 30.0, facts, f"text of {token}")
-    merge = Merge(f'"{token}"\0{token}', pause, longest, number, instead_of)
+    merge = Merge(f'"{token}"\0{token}', pause, longest, number, instead_of, mark_ttl)
     return case.store.park("n", token, entry, nonce=secrets.token_hex(8), merge=merge, **options)
 
 
@@ -60,6 +60,14 @@ def test_the_one_that_gave_way_comes_back_and_is_done(case: StoreCase) -> None:
     take_place(case, C, of=B, number=2)
     assert meet(case, B, number=1).word == "done"
     assert in_line(case) == [C]
+
+
+def test_the_mark_of_one_that_gave_way_lives_for_as_long_as_a_copy_may_come(case: StoreCase) -> None:
+    """As a visibility timeout of two hours has it: later a copy would run with older arguments."""
+    case.take(A)
+    meet(case, B, number=1)
+    take_place(case, C, of=B, number=2, mark_ttl=7200.0)
+    assert 7100.0 < (case.remaining(part=f"mark:{B}") or 0.0) <= 7200.0
 
 
 def test_the_one_that_was_called_earlier_gives_way_whenever_it_comes(case: StoreCase) -> None:
@@ -139,6 +147,17 @@ def test_the_time_of_the_first_bounds_the_wait_of_all(case: StoreCase) -> None:
     case.make_due()
     case.store.sweep()
     assert (in_line(case), case.pushed()) == ([], [f"text of {C}"])
+
+
+def test_the_longest_wait_ends_a_pause_as_well(case: StoreCase) -> None:
+    """Nobody holds the lock, and the one whose time is over does not get it: its run takes it, if it may."""
+    meet(case, B, pause=30.0, within=1.0)
+    case.make_due()
+    assert 0.0 < case.store.sweep().next_in <= 1.0
+    case.make_late(B)
+    case.make_due()
+    case.store.sweep()
+    assert (case.holder(), in_line(case), case.pushed()) == (None, [], [f"text of {B}"])
 
 
 def test_a_full_line_takes_one_more_argument_and_no_more_entries(case: StoreCase) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from celery_redislock.store.store import Entry, Refusal
-from tests.stores import JOBS, MemoryCase, RedisCase, StoreCase, granted, in_line, refused
+from tests.stores import JOBS, MemoryCase, RedisCase, StoreCase, at_home, granted, in_line, park, refused
 
 A, B, C, D, E, F = JOBS
 
@@ -39,10 +39,12 @@ def closed(answer: Any) -> Refusal:
     return refusal
 
 
-def wait(case: StoreCase, token: str, *, how: str = "refused", rate: str = RATE) -> str:
+def wait(
+    case: StoreCase, token: str, *, how: str = "refused", rate: str = RATE, within: float | None = None
+) -> str:  # fmt: skip
     """Park a message of a task with this rate."""
     entry = Entry("push", case.queue(), 30.0, facts(rate, state="queued", line=1), token)
-    return case.store.park("n", token, entry, nonce=f"{token} {how}", how=how).word
+    return case.store.park("n", token, entry, nonce=f"{token} {how}", how=how, within=within).word
 
 
 def let_pass(case: StoreCase, seconds: float, span: int = 10_000) -> None:
@@ -97,6 +99,44 @@ def test_who_is_over_waits_in_line_and_starts_in_order_when_a_place_opens(case: 
     granted(start(case, "run-c/1", of=C))
     case.store.release("n", "run-c/1")
     granted(start(case, "run-d/1", of=D))
+
+
+def test_a_wait_for_a_place_ends_when_it_has_lasted_long_enough(case: StoreCase) -> None:
+    """``lock_wait_timeout``, though nobody holds the lock: whatever its place; the line is looked at then."""
+    run(case, A)
+    run(case, B)
+    for token, within in ((C, None), (D, 60.0), (E, 1.0)):
+        wait(case, token, within=within)
+    for _ in range(2):
+        case.make_due()
+        assert 0.0 < case.store.sweep().next_in <= 1.0
+    case.make_late(E)
+    case.make_due()
+    case.store.sweep()
+    assert (case.holder(), in_line(case), case.pushed()) == (None, [C, D], [E])
+
+
+def test_one_whose_wait_for_a_place_ends_leaves_no_line_behind_that_is_looked_at(case: StoreCase) -> None:
+    run(case, A)
+    run(case, B)
+    wait(case, C, within=60.0)
+    case.make_late(C)
+    case.make_due()
+    case.store.sweep()
+    assert (case.pushed(), case.lines()) == ([C], [])
+
+
+def test_one_whose_wait_for_a_place_ends_is_given_again_where_nobody_publishes_it(case: StoreCase) -> None:
+    """Its publisher may have been killed: the next look is soon, and not when a place opens."""
+    given = at_home(case)
+    run(case, A)
+    run(case, B)
+    park(case, C, "give", facts=facts(state="queued", line=1), within=60.0)
+    case.make_late(C)
+    case.make_due()
+    next_in = case.store.sweep().next_in
+    assert ([each.id for each in given], in_line(case)) == ([C], [C])
+    assert 0.0 < next_in <= 2.0
 
 
 def test_a_message_that_is_received_meanwhile_waits_as_well(case: StoreCase) -> None:

@@ -38,6 +38,11 @@ charge.lock_for(42).release()  # expect-error
 charge.lock_for(42).release(reason=3)  # expect-error
 charge.lock_for(42).release(reason="host died", only="running")  # expect-error
 charge.lock_for(42).holder().owner  # expect-error
+charge.lock_for(42).hold()  # expect-error
+charge.lock_for(42).hold(reason="x", for_="1h")  # expect-error
+charge.apply_async((42,), on_conflict="replace")  # expect-error
+charge.apply_async((42,), lock_debounce="5s")  # expect-error
+charge.apply_async((42,), lock_rate=10)  # expect-error
 
 try:
     charge.delay(42)

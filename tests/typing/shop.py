@@ -7,7 +7,7 @@ from typing import Any
 from celery import Celery, shared_task
 from typing_extensions import assert_type
 
-from celery_redislock import Conflict, LockLost, SingletonTask, lock_acquired, lock_conflict
+from celery_redislock import Conflict, Holder, LockLost, SingletonTask, lock_acquired, lock_conflict
 from celery_redislock.publishing.handle import LockHandle
 from celery_redislock.locks import MemoryStore
 from celery_redislock.locks.lease import InertLease, Lease
@@ -66,6 +66,14 @@ def build_invoice(customer: str, *, paying: bool) -> None:
     print(customer, paying)
 
 
+@app.task(
+    base=SingletonTask, on_conflict="coalesce", lock_debounce=timedelta(seconds=5), lock_debounce_max=60,
+    lock_rate=["10/s", "1000/h"],
+)  # fmt: skip
+def reindex(shelf: str) -> None:
+    print(shelf)
+
+
 @shared_task(base=SingletonTask, lock="until_expired", lock_period=2880)
 def hourly_report() -> None: ...
 
@@ -100,6 +108,13 @@ def publish_with_options() -> None:
     assert_type(remind.delay("ada"), LockResult)
     assert_type(hourly_report.delay().is_duplicate, bool)
     assert_type(sync_account.lock_for(42), LockHandle)
+    reindex.apply_async(("a",), on_conflict="coalesce", lock_debounce=5, lock_debounce_max=60.0)
+    reindex.apply_async(("a",), on_conflict={"client": "coalesce"}, lock_rate=("10/s", "1000/h"))
+    handle = reindex.lock_for("a")
+    still = handle.hold(reason="the index moves", for_=timedelta(minutes=5), by="ann")
+    assert_type(still, list[Holder])
+    assert_type(still[0].due, float | None)
+    assert_type(still[0].merged, int | None)
     sync_account.delay_on_commit(42)
     sync_account.apply_async_on_commit((42,), lock_ttl=3.0)
 

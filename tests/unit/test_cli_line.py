@@ -1,7 +1,10 @@
 """``waiting`` and ``show`` on lines, without a server: who waits, moved, dropped, and sent to the queue."""
 
 import json
+import re
+import secrets
 import shlex
+import time
 from math import inf
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +18,7 @@ from celery_redislock.cli import main, redislock
 from celery_redislock.cli.subject import LockServer
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.publishing import promote
-from celery_redislock.store.store import Entry
+from celery_redislock.store.store import Entry, Merge
 from tests.clocks import AheadClock
 from tests.unit.shop import KEY, Shop, body, carried, raising
 
@@ -151,6 +154,73 @@ class TestShown:
         assert call(shop, "explain", KEY).stdout.count("each second. See that one runs\n") == 1
         document = json.loads(quick.stdout)
         assert (document["in_line"], document["locks"], document["next"]) == ({KEY: 4}, [], None)
+
+    def test_one_that_is_put_off_is_told_when_it_is_due_and_how_many_were_merged_into_it(
+        self, shop: Shop
+    ) -> None:
+        facts = '{"task":"shop.sync","state":"queued"}'
+        for token in ("a/1", "b/1", "b/1", "c/1", "c/1"):  # each is told first that an older one gives way
+            waits = shop.store.waiting(KEY)[1]
+            merge = Merge(token, 4.2, number=ord(token[0]), instead_of=waits[0].id if waits else "")
+            entry = Entry("push", "celery", 30.0, facts)
+            shop.store.park(KEY, token, entry, nonce=secrets.token_hex(8), merge=merge)
+        [place] = answer(shop, "waiting", KEY)["waiting"]
+        assert (place["owner"], place["merged"]) == ("c", 2)
+        assert 3.0 < place["due"] - time.time() <= 4.2
+        for words in ["waiting", KEY], ["explain", KEY], ["explain", "--quick", "c"]:
+            assert re.search(r", due in [34]\.\d s, merged 2 calls", call(shop, *words).stdout)
+
+    @pytest.mark.parametrize("is_declared", [True, False])
+    def test_a_rate_that_has_had_its_starts_is_told_with_the_next_place(
+        self, shop: Shop, *, is_declared: bool
+    ) -> None:
+        """By the call's own facts, and by its task where nobody waits. Of two rates the one that is full."""
+        task = shop.unique(body, **LOCK, lock_rate=["2/m", "100/h"], lock_limit=9)
+        task.apply_async((7,))
+        shop.run()
+        assert answer(shop, "explain", "shop.sync", "7")["rates"] == {}
+        task.apply_async((7,))
+        shop.run()
+        runs = '{"state":"running","task":"shop.other","limit":9}'
+        shop.store.acquire(KEY, "runs/1", 300.0, facts=runs, limit=9, starts_run=True)  # beside it is room
+        if not is_declared:
+            park(shop, task, "a")
+            entry = Entry("push", "celery", 30.0, "{}")  # of a call without a rate
+            shop.store.park(KEY, "b/1", entry, nonce="b")
+            assert shop.store.move(KEY, "b/1", "last")
+            assert in_line(shop) == ["a", "b"]
+        told = "2 of 2 in the last minute, the next place in "
+        words = ["shop.sync", "7"] if is_declared else [KEY]
+        assert f"rate         {KEY}: {told}" in call(shop, "explain", *words).stdout
+        [rate] = answer(shop, "explain", *words)["rates"][KEY]
+        assert (rate["starts"], rate["span_seconds"]) == (2, 60.0)
+        assert 50.0 < rate["opens_in_seconds"] <= 60.0
+        if not is_declared:
+            assert f"{KEY}: {told}" in call(shop, "waiting", KEY).stdout
+            assert [*answer(shop, "waiting", KEY)["rates"]] == [KEY]
+            assert answer(shop, "waiting")["rates"] == {}, "of all lines it would be a request for each"
+        else:
+            shop.store.release(KEY, "runs/1")
+            held(shop)
+            assert answer(shop, "explain", *words)["rates"] == {}, "who holds it keeps others out"
+
+    @pytest.mark.parametrize(
+        ("span", "last"), [("s", "second"), ("m", "minute"), ("h", "hour"), ("d", "day"), ("90s", "90 s")]
+    )
+    def test_a_span_is_told_in_words(self, shop: Shop, span: str, last: str) -> None:
+        task = shop.unique(body, **LOCK, lock_rate=f"1/{span}")
+        task.apply_async((7,))
+        shop.run()
+        assert f"1 of 1 in the last {last}, " in call(shop, "explain", "shop.sync", "7").stdout
+
+    def test_who_may_only_read_is_told_no_rate_and_all_else(self, shop: Shop, monkeypatch: Any) -> None:
+        task = shop.unique(body, **LOCK, lock_rate="1/m")
+        task.apply_async((7,))
+        shop.run()
+        park(shop, task, "a")
+        monkeypatch.setattr(shop.store, "look", raising(LockUnavailable("memory", "look", "NOPERM")))
+        assert answer(shop, "waiting", KEY)["rates"] == {}
+        assert call(shop, "waiting", KEY).exit_code == 0
 
     def test_a_pattern_shows_each_line_whose_key_it_matches(self, shop: Shop, task: Any) -> None:
         """With those who wait to be a queued call. A key of that very name is meant before all others."""

@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from celery_redislock import DuplicateTask
+from celery_redislock.locks.hold import hold_in_line
+from celery_redislock.publishing import promote
 from tests.unit.shop import KEY, Shop, body, raising
 from tests.unit.test_cli_line import call
 
@@ -26,6 +28,42 @@ def test_no_callable_is_asked(shop: Shop, task: Any) -> None:
     assert not result.is_duplicate
     shop.run()
     assert shop.message().headers["id"] == result.id  # again: this broker lets nobody park
+
+
+@pytest.mark.parametrize(
+    "on_conflict", ["skip", "raise", raising(AssertionError("asked"))], ids=["skip", "raise", "callable"]
+)
+def test_of_two_locks_the_runs_is_held_and_the_call_that_is_queued_runs_after_it(
+    shop: Shop, on_conflict: Any
+) -> None:
+    """Whatever its task says. Further calls are duplicates of that one, and not of the hold."""
+    promote.install(shop.app, shop.store)
+    task = shop.unique(
+        body, **TASK, lock="until_and_while_executing", on_conflict={"client": "raise", "server": on_conflict}
+    )
+    handle = task.lock_for(7)
+    handle.hold(reason="the bank is down", by="ann")
+    result = task.delay(7)
+    shop.run()
+    shop.app.send_task(task.name, (7,), task_id="sent")  # it has no claim, so that its task decides
+    shop.run()
+    assert [waiter.owner for waiter in handle.waiting()] == [result.id, "sent"]
+    assert [each.owner for each in handle.holders()] == ["operator ann"]
+    with pytest.raises(DuplicateTask) as caught:
+        task.delay(7)
+    assert caught.value.task_id == result.id
+    handle.release(reason="it is up")
+    assert [shop.run(), shop.run()] == [7, 7]
+    assert shop.messages() == []
+
+
+def test_a_short_line_is_read_once_for_a_hold(shop: Shop, task: Any, monkeypatch: Any) -> None:
+    """Also where none waits there: a release of a run costs no more."""
+    reads: list[Any] = []
+    waiting = shop.store.waiting
+    monkeypatch.setattr(shop.store, "waiting", lambda *a, **k: reads.append(k) or waiting(*a, **k))
+    assert hold_in_line(shop.store, task.lock_for(7).key) is None
+    assert reads == [{"last": 99}]
 
 
 @pytest.mark.parametrize("task", [{}, {"lock": "while_executing", "on_conflict": "skip"}], indirect=True)

@@ -28,6 +28,7 @@
 --       15  pause   as in claim_or_park.lua, and so is
 --       16  longest
 --       17  older   id of the one whose caller was told that it gives way; '' for none
+--       18  marked  ms for which a copy of that one may come
 -- RETURNS {parked, place}                        place: how many are before it. The lock is free, but 'behind'
 --         {parked, place, held, n, value, pttl, ...}  by the holder
 --         {parked, place, promoted, sends, kept, id, text} the lock was free, and the caller publishes this one
@@ -136,7 +137,7 @@ if task then
 end
 if waiting then
   take_out(stem, waiting)
-  call('SET', mark_of(stem, waiting), '1', 'PX', HOUR)
+  call('SET', mark_of(stem, waiting), '1', 'PX', ARGV[18])
   call('ZADD', line, at, id)
   call('HSET', parked, id, entry)
 else

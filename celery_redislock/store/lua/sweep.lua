@@ -1,6 +1,6 @@
 -- Look at the lines whose time has come, each for all processes that sweep: hand free locks to the first in line.
--- While a lock is held, those go without it, whatever their place, that have waited for as long as they may; and
--- messages are sent again that were lost on their way.
+-- While a lock is held, or only a time keeps who waits from it, those go without it, whatever their place, that have
+-- waited for as long as they may; and messages are sent again that were lost on their way.
 -- Atomic. One key's trouble stays with that key.
 --
 -- KEYS  1  lines  sorted set name -> when to look next (ms, server clock)
@@ -64,6 +64,8 @@ local function let_go(name, stem, is_held)
   end
   if gone == AT_ONCE then
     return now
+  elseif gone < #late then
+    return now + LATEST -- for those that another process publishes, or that could not go
   end
   local first = redis.pcall('ZRANGEBYSCORE', stem .. 'until', '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
   return tonumber(first[2]) or math.huge
@@ -182,7 +184,9 @@ local function look(name)
   end
   if is_freed then
     if opens or soonest then
-      call('ZADD', lines, 'XX', opens or soonest, name)
+      local first = let_go(name, stem, is_held)
+      call('ZADD', lines, 'XX', math.min(opens or soonest, first), name)
+      look_by(index, name, stem)
     end
     return
   end

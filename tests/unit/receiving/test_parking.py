@@ -16,7 +16,7 @@ from celery_redislock import LockBusy, LockOptionError, log
 from celery_redislock.publishing import promote
 from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.receiving import parking, renewal
-from celery_redislock.store.store import Entry, Parked
+from celery_redislock.store.store import Entry, Parked, owner_of
 from celery_redislock.testing import hold, locks_off
 from tests.unit.shop import KEY, Shop, body, carried, debts
 
@@ -421,6 +421,17 @@ class TestRetryThatLeavesItsLock:
             let_pass(shop, monkeypatch, 1.5)
             assert isinstance(shop.run(), LockBusy)
 
+    def test_its_time_in_line_ends_also_where_its_own_start_has_used_up_its_rate(
+        self, shop: Shop, monkeypatch: Any
+    ) -> None:
+        """Nobody else holds the lock, and who started last is the task itself."""
+        task, message = retried(shop, lock_rate="1/h", lock_wait_timeout=10.0, countdown=0.0)
+        assert isinstance(shop.run(shop.receive(message)), Ignore)
+        assert [waiter.owner for waiter in task.lock_for(7).waiting()] == ["t1"]
+        let_pass(shop, monkeypatch, 10.5)
+        assert isinstance(shop.run(), LockBusy)
+        assert task.lock_for(7).waiting() == []
+
     @pytest.mark.parametrize("scope", ["until_executing", "until_expired"])
     def test_it_is_refused_where_a_run_holds_no_lock(self, shop: Shop, scope: str) -> None:
         with pytest.raises(LockOptionError, match="lock_on_retry is about the lock of a running task"):
@@ -453,6 +464,20 @@ def test_those_that_wait_for_a_run_of_their_own_id_take_no_place_of_each_other(s
             received = shop.receive()
             assert parking.park_refused(received.delivery, received._message, key, received) is None
     assert [shop.store.waiting(key)[0] for key in ("message:x", task.lock_for(7).key)] == [2, 1]
+
+
+def test_one_that_gave_way_is_marked_for_as_long_as_the_broker_may_bring_it_again(shop: Shop) -> None:
+    """Its copy would run later, with older arguments. What waits tells of the newest ones."""
+    promote.install(shop.app, shop.store)
+    shop.app.conf.broker_transport_options = {"visibility_timeout": 7200}
+    task = shop.unique(body, lock_key=KEY, on_conflict="coalesce", lock_describe="{amount} EUR")
+    shop.store.acquire(KEY, "runs/1", 30_000.0, facts="{}")
+    for amount, task_id in enumerate(("older", "newer")):
+        shop.app.send_task(task.name, (7, amount), task_id=task_id)
+        shop.run()
+    assert [(waiter.owner, waiter.about) for waiter in task.lock_for(7).waiting()] == [("newer", "1 EUR")]
+    shop.store.let_pass(7200.0)
+    assert [owner_of(message) for _, message in shop.store.marks()] == ["older"]
 
 
 def test_that_a_line_is_full_is_said_once_a_minute_for_each_key(
