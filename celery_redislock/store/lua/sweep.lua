@@ -182,7 +182,8 @@ local function look(name)
   end
   if is_freed then
     if opens or soonest then
-      call('ZADD', lines, 'XX', opens or soonest, name)
+      -- Those go without it here, too, that have waited for as long as they may.
+      call('ZADD', lines, 'XX', opens and math.min(opens, let_go(name, stem, is_held)) or soonest, name)
     end
     return
   end
