@@ -18,6 +18,8 @@ def facts_of_turn(lock: TaskLock, unacked: str = _UNACKED) -> str:
     ``unacked``: the hash in which the broker, on the lock server, keeps what workers have in hand.
     """
     more = "" if unacked == _UNACKED else f',"unacked":{quoted(unacked)}'
+    if lock.period is not None:
+        more += ',"period":1'  # the scripts look for it
     # Not at the end, where the scripts find what is told of the arguments.
     return lock.facts(QUEUED, published=True).replace(',"since":', f',"line":1{more},"since":', 1)
 

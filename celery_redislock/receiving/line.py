@@ -130,5 +130,5 @@ def _wake(request: Any) -> None:
     if (delivery := request.delivery) is not None:
         # Never the run's token: after a hard time limit its body may go on.
         delivery.lock.release((delivery.identity if request.state is OVER else None) or NOBODY)
-        if delivery.options.lock_rate is not None:
+        if delivery.options.lock_rate or delivery.options.lock_period:
             look_soon()

@@ -32,6 +32,7 @@ from celery_redislock.publishing.message import HEADER, Message, key_in
 from celery_redislock.publishing.promote import OF_A_WORKER, PUBLISHING, text_of
 from celery_redislock.publishing.turn import band_of, facts_of_turn, hand_off, spelled
 from celery_redislock.receiving import line, newest
+from celery_redislock.receiving.sweep import look_soon
 from celery_redislock.running.delivery import BY_BROKER, Delivery
 from celery_redislock.running.leavings import mark_ttl
 from celery_redislock.store.store import LARGEST, Entry, Merge, Parked
@@ -113,6 +114,8 @@ def _park_received(task: Any, consumer: Any, message: Any, key: str) -> bool:
         return False
     if answer is None or answer.word in {"runs", "full", *GONE}:
         return answer is not None and answer.word in GONE
+    if before is None and not answer.place and (options.lock_rate or options.lock_period):
+        look_soon()  # what it waits for may end sooner than the sweep knows
     # Nobody but that one's end may look at this line, where its lock was free.
     if before is not None and (answer.held_by is None or ahead.startswith(f"{answer.held_by.token}\0")):
         line.wake_at_end(before)
@@ -191,6 +194,8 @@ def _park(
     ``request``: of the message, if it was in hand. ``since``: when its time in line began, in seconds since
     the epoch; ``None`` for now.
     """
+    if said.claimed or message.headers.get("retries"):
+        lock = lock._replace(period=None)  # its job was accepted
     store = lock.store
     priority = (message.properties or {}).get("priority") or 0
     # One that was accepted came before all that wait now.

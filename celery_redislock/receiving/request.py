@@ -97,15 +97,17 @@ class LockRequest(Request):
             ),
         }
         header = request_dict.get(HEADER)
-        is_short, waits = _traits(self._task)
+        more, waits = _traits(self._task)
         # One with an ETA is not on its way yet: nobody waits behind it.
         if waits and header.__class__ is str and not request_dict.get("eta"):
             line.note(header, self)
-        if is_short or (header.__class__ is str and '"o":' in header):
-            # At once: its ttl may be shorter than others wait there.
-            self._renew_later = type(self).begin_renewal
-            if '"lock_rate"' in str(header) or _has_rate(self._task):
-                # Its rate may let the next one start at a time that the sweep does not know.
+        if more or (header.__class__ is str and '"o":' in header):
+            own = str(header)
+            if "short" in more or '"o":' in own:
+                # At once: its ttl may be shorter than others wait there.
+                self._renew_later = type(self).begin_renewal
+            if "timed" in more or '"lock_rate"' in own or '"lock_period"' in own:
+                # Its rate, or period, may let the next one start at a time that the sweep does not know.
                 self.at_end = sweep.look_soon
         self._renew_later(self)
 
@@ -253,17 +255,13 @@ class LockRequest(Request):
         return result is None or result.ready()
 
 
-def _has_rate(task: Any) -> bool:
-    with suppress(Exception):  # as below
-        return declaration_of(task).options.lock_rate is not None
-    return False
-
-
 @lru_cache(maxsize=1024)
-def _traits(task: Any) -> tuple[bool, bool]:
-    """Whether more is done when it is received, for short holds or a rate; whether it waits."""
+def _traits(task: Any) -> tuple[str, bool]:
+    """What is done when it is received: for ``short`` holds, a ``timed`` start; and whether it waits."""
     with suppress(Exception):  # a wrong declaration is the child's to report
         options = declaration_of(task).options
         is_short = min(options.lock_ttl, options.lock_queue_ttl) < 24 * PAUSE
-        return is_short or options.lock_rate is not None, parking.waits(options)
-    return False, False
+        waits = parking.waits(options)
+        is_timed = options.lock_rate is not None or (waits and options.lock_period is not None)
+        return "short " * is_short + "timed" * is_timed, waits
+    return "", False

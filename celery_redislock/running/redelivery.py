@@ -1,9 +1,9 @@
 """A message that must run later than now, and a copy of a message that has run.
 
-What waits for a holder is parked in the line of that lock, as it was received, by the worker's main process
-(``receiving/parking.py``). What waits for a time is published again by Celery's own machinery, as
-``Task.retry`` does it: with the same id, and ``retries`` unchanged. Neither holds a worker slot, or spends a
-retry.
+What waits for a holder, or for a period to pass, is parked in the line of that lock, as it was received, by
+the worker's main process (``receiving/parking.py``). What waits for another time is published again by
+Celery's own machinery, as ``Task.retry`` does it: with the same id, and ``retries`` unchanged. Neither holds
+a worker slot, or spends a retry.
 """
 
 import random
@@ -37,8 +37,8 @@ def late_copy(run: Run) -> Ignore:
 def wait_for(run: Run, hold: Hold | Marked) -> Exception:
     """Let a run's message wait for its lock; return what to raise.
 
-    In line for a holder; for what is left of a period, or of the mark that a copy of this message is ending;
-    by ``lock_retry_delay`` where no main process has the message.
+    In line for a holder, or for a period to pass; for what is left of a claim that stands for one, or of the
+    mark that a copy of this message is ending. By the clock where no main process has the message.
     """
     is_copy = isinstance(hold, Marked) or run.is_of_this_message(hold)
     if is_copy:
@@ -49,11 +49,10 @@ def wait_for(run: Run, hold: Hold | Marked) -> Exception:
         why = f"{hold.name!r} is held by another delivery of this message" if is_copy else why_held(hold)
     log_wait(run.lock, why, was_told=run.header.was_told)
     run.message = run.header._replace(was_told=True)
-    if isinstance(hold, Marked) or hold.is_period or hold.state == ACCEPTED:
-        return put_off(run, hold.expires_in, why)
-    if run.received_at is not None:
+    is_timed = isinstance(hold, Marked) or hold.state == ACCEPTED
+    if isinstance(hold, Hold) and (hold.is_period or not is_timed) and run.received_at is not None:
         return ToBeParked(why, hold.name, is_copy)
-    return put_off(run, jittered(run.options.lock_retry_delay), why)
+    return put_off(run, hold.expires_in if is_timed else jittered(run.options.lock_retry_delay), why)
 
 
 def wait_until_due(run: Run) -> Exception:

@@ -180,7 +180,7 @@ class MemoryStore(LockStore):
             if held is None or was_in_line:
                 accepted = self._live(self._periods, name) if period else None
                 if accepted is not None and not _belongs(accepted[0], token, instead_of):
-                    self._take_out(name, instead_of)
+                    self._let_wait(name, instead_of, accepted[1])
                     return Refusal((self._hold(name, accepted, is_period=True),))
                 if period and accepted is None:
                     self._periods[name] = (value, now + period)
@@ -423,15 +423,19 @@ class MemoryStore(LockStore):
         rates = _rates_in(facts)
         closed = self._closed(name, facts, held)
         if closed > 0:
-            if self._holders_of(name).pop(held or "", None) is not None:
-                self._bring_back(name)
-                if name in self._due:
-                    self._look_by(name, now + closed)
+            self._let_wait(name, held, now + closed)
             text = f'{self._last_of(name, rates)}\0{{"state":"rate","task":"{_task_in(facts)}"}}'
             return Refusal((Hold(name, text.encode(), closed),))
         for _, span in rates if starts_run else ():
             self._starts[name, span].append((now, token))
         return None
+
+    def _let_wait(self, name: str, held: str | None, until: float) -> None:
+        """Take away what one holds that cannot start before then; it waits again if it was in line."""
+        if self._holders_of(name).pop(held or "", None) is not None:
+            self._bring_back(name)
+            if name in self._due:
+                self._look_by(name, until)
 
     def _last_of(self, name: str, rates: Sequence[tuple[int, float]]) -> str:
         """Return who started last."""
@@ -441,11 +445,14 @@ class MemoryStore(LockStore):
         return max(starts, default=(0.0, "rate"))[1]
 
     def _closed(self, name: str, facts: str, but: str | None = None) -> float:
-        """Return the seconds until who has these facts may start by its rate (``lua/rate.lua``)."""
+        """Return the seconds until who has these facts may start: a rate, a period (``lua/rate.lua``)."""
         rates = _rates_in(facts)
+        now = self._clock()
+        accepted = self._live(self._periods, name) if '"period":1' in facts else None
+        if accepted is not None and f'"message":"{but}"'.encode() not in accepted[0]:
+            return accepted[1] - now
         if not rates:
             return 0.0
-        now = self._clock()
         held = self._holders_of(name).items()
         pending = sum(
             token != but and self._is_on_its_way(each.value) for token, each in held if not each.is_alone
@@ -588,6 +595,10 @@ class MemoryStore(LockStore):
                 woken = _NOBODY if is_alone else self._wake(name)
                 promoted += woken.promoted
                 if not (holders or woken.id):  # only a time, or its home, keeps who waits from it
+                    first = self._first_in_line(name)
+                    closed = 0.0 if first is None else self._closed(name, first.entry.facts, first.id)
+                    if closed > 0:
+                        self._due[name] = now + closed
                     promoted += self._let_go(name)
                 held_by += self._held_by(name) if holders else ()
                 elsewhere += [(name, woken.elsewhere)] if woken.elsewhere else []
@@ -608,7 +619,8 @@ class MemoryStore(LockStore):
             if entry.kind != "give" or (self._is_home(entry.to) and not self._live(self._notes, id_)):
                 given.append(self._let_one_go(name, id_, entry))
         if name in self._due:
-            self._due[name] = min([self._due[name], *(each.until for each in line if each.until > now)])
+            still = [now + _LATEST for each in late if each.id in self._ids(name)]  # for another to publish
+            self._due[name] = min([self._due[name], *still, *(each.until for each in line if each.until > now)])
         return list(filter(None, given))
 
     def _let_one_go(self, name: str, id_: str, entry: Entry) -> Promotion | None:

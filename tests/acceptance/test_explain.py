@@ -54,11 +54,10 @@ TOLD: Mapping[str, Mapping[str, str]] = {
         "held by": r"{id} \(project.executed, queued, .*",
         "message": r"held back by worker {worker}, which answers; due in (5\d\d|600) s",
     },
-    "due later, by period": {
-        "key": r"work:.*",
+    "waits for a period": {
         "held by": r"(?!{id}).* \(project.while_executing, period, .*",
         "": r"its period ends in 0:(09|10):.*",
-        "message": r"held back by worker {worker}, which answers; due in (5\d\d|600) s",
+        "message": r"in the line of work:.*, number 1 of 1",
     },
     "waits as the first": {
         "call": r"project.while_executing\[{id}\] waits, since .*",
@@ -212,8 +211,8 @@ def with_a_worker(project: Project) -> dict[str, Answer]:
     ids["due later, by retry"] = executed.delay("retried", 0.0, "retry", {"countdown": LATER}).id
     project.wait_received(ids["due later, by retry"], 2)
     project.while_executing.apply_async(("period",), lock_period=LATER).get(timeout=PATIENCE)
-    ids["due later, by period"] = project.while_executing.apply_async(("period",), lock_period=LATER).id
-    project.wait_received(ids["due later, by period"], 2)
+    ids["waits for a period"] = project.while_executing.apply_async(("period",), lock_period=LATER).id
+    project.wait_parked("period", 1)
     ids["due later, by ETA"] = executed.apply_async(("later",), countdown=LATER).id
     project.wait_received(ids["due later, by ETA"])
 

@@ -106,7 +106,9 @@ def test_the_newest_runs_last_however_the_one_before_it_ends(
     request.node._projects = [project]  # whose logs are shown
     task = project.executed_reject_on_worker_lost
     ending = end if end in {"fail", "retry"} else "tell"
-    with first_is_on(project, task, key, ending, {"times": 1, "countdown": 1} if end == "retry" else -1) as first:
+    with first_is_on(
+        project, task, key, ending, {"times": 1, "countdown": 1} if end == "retry" else -1
+    ) as first:
         results = [call(task, key, number) for number in range(CALLS)]
         ids = {result.id: result for result in results}
         # Not while a message is on its way from the queue to the worker, where plain Celery loses it as well.

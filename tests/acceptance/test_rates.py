@@ -1,4 +1,4 @@
-"""``lock_rate``: so many runs of one key start in any span, on all workers; what is over waits in order."""
+"""``lock_rate``, ``lock_period``: when runs of one key start, on all workers; the others wait in order."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -96,3 +96,21 @@ def test_the_first_of_many_starts_at_once_and_the_last_is_not_lost(project: Proj
     assert [results[0].get(timeout=PATIENCE), results[-1].get(timeout=PATIENCE)] == [0, 19]
     first, last = began(project, key)
     assert 2.0 - LATE <= last - first < 2.0 + 3 * LATE
+
+
+@pytest.mark.parametrize("on", [FUSED, slow(ELSEWHERE)])
+@pytest.mark.parametrize("number", [8, slow(60)])
+def test_calls_that_wait_for_periods_are_received_twice_at_most_and_start_in_order(
+    project: Project, key: str, number: int
+) -> None:
+    """Law 10: nobody polls, however many wait. Fetched once per period, 60 calls were 435 receives."""
+    period = 0.5
+    project.start_worker("prefork", concurrency=2)
+    options: dict[str, Any] = {"lock_period": period}
+    results = [project.while_executing.apply_async((key,), **options) for _ in range(number)]
+    project.wait_ended(key, number)
+    assert [body.task_id for body in project.bodies(key)] == [result.id for result in results]
+    starts = began(project, key)
+    assert all(later - at >= period - LATE for at, later in pairwise(starts))
+    assert starts[-1] - starts[0] < (number - 1) * (period + LATE)
+    assert max(project.received().values()) <= 2

@@ -63,6 +63,8 @@ PARKS: dict[str, Any] = {
     "who": st.sampled_from(["fresh", "fresh", "fresh", "holder", "waiting", "copy", "refused"]),
     # Whether it takes another one's place; and is put off.
     "merges": st.sampled_from([None, None, 0.0, 600.0]),
+    # It is accepted when it starts, and waits for the period of another one.
+    "period": st.sampled_from([False, False, True]),
     # When it was called.
     "number": st.sampled_from([None, None, *range(1, 9)]),
 }
@@ -251,7 +253,7 @@ class Histories(RuleBasedStateMachine):
 
     def park(
         self, data: Any, weight: int, kind: str, band: int, how: str, place: str, which: int, who: str,
-        merges: float | None, number: int | None,
+        merges: float | None, period: bool, number: int | None,
     ) -> None:  # fmt: skip
         if self.is_several:
             # The rest is about places in line, and is told apart where one holds the lock.
@@ -274,7 +276,8 @@ class Histories(RuleBasedStateMachine):
             how = "refused"
         to = {"push": self.queue, "give": HOME, "hold": "", "ring": self.bell}[kind]
         limit = self.limit(data)
-        said = self.said(limit, weight, state="queued", line=1, task="t")
+        timed = {"period": 1} if period and kind != "ring" else {}
+        said = self.said(limit, weight, state="queued", line=1, **timed, task="t")
         more: dict[str, Any] = {}
         # Another delivery of it says the same.
         merges = self.merging.setdefault(id_, None if kind == "ring" or self.is_several or there else merges)
@@ -321,6 +324,14 @@ class Histories(RuleBasedStateMachine):
             case.come_due(id_)
         self.last = None
         self.look()
+
+    @precondition(lambda self: self.server.remaining(part="period"))
+    @rule()
+    def let_the_period_pass(self) -> None:
+        """Nobody is told until somebody asks."""
+        self.server.expire(part="period")
+        del self.memory.memory._periods["n"]
+        self.last = None
 
     def put_off(self) -> list[str]:
         """The calls that wait until they are due."""

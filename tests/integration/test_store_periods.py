@@ -8,9 +8,12 @@ import pytest
 
 from celery_redislock.store.redisstore import RedisStore
 from celery_redislock.store.store import Mark, Term
-from tests.stores import ABOUT, RedisCase, StoreCase, granted, refused
+from tests.stores import ABOUT, JOBS, RedisCase, StoreCase, granted, in_line, look, park, refused
 
-A, B = "job-a/1", "job-b/1"
+A, B, C, *_ = JOBS
+
+#: What is said of a message that waits in line, and is accepted when it starts.
+WAITS = '{"task":"shop.charge","state":"queued","line":1,"period":1,"since":1.0}'
 
 
 #: A call of another job.
@@ -90,6 +93,93 @@ class TestPeriod:
             assert hold is not None
             assert (hold.token, hold.is_period) == (A, True)
         granted(case.take(B, period=60.0))
+
+
+class TestLine:
+    """Those who wait, where the run of A has ended and its period has not."""
+
+    @pytest.fixture(autouse=True)
+    def kept(self, case: StoreCase) -> None:
+        case.take(A, period=60.0)
+        for token in (B, C):
+            assert park(case, token, facts=WAITS).word == "parked"
+        case.store.release("n", A)
+
+    def start(self, case: StoreCase, claim: str, run: str) -> Any:
+        """Let one start that has waited."""
+        about = ABOUT.replace("}", f',"message":"{claim}"}}')
+        return case.store.acquire("n", run, 30.0, facts=about, instead_of=claim, period=60.0, starts_run=True)
+
+    def test_nobody_is_handed_the_lock_before_the_period_has_passed(self, case: StoreCase) -> None:
+        """Law 10: no message is sent only to be refused, and nobody looks at the line until then."""
+        assert 50.0 < look(case).next_in <= 60.0
+        assert 50.0 < case.store.sweep().next_in <= 60.0
+        assert (case.pushed(), in_line(case), case.remaining()) == ([], [B, C], None)
+
+    def test_one_starts_in_each_period_in_order(self, case: StoreCase) -> None:
+        """Its period begins when it starts."""
+        for claim, run, others in ((B, "job-b/2", [C]), (C, "job-c/2", [])):
+            case.expire(part="period")
+            look(case)
+            assert (case.holder(), in_line(case)) == (claim, others)
+            granted(self.start(case, claim, run))
+            assert case.remaining(part="period")
+            case.store.release("n", run)
+            assert in_line(case) == others
+
+    @pytest.mark.parametrize(
+        "ends",
+        [
+            lambda store: store.release("n", A, opened_by=A),
+            lambda store: store.force_release("n"),
+        ],
+        ids=["its run failed", "an operator ended it"],
+    )
+    def test_the_first_is_handed_the_lock_in_the_step_that_ends_the_period(
+        self, case: StoreCase, ends: Callable[[Any], Any]
+    ) -> None:
+        """Law 2: no key stands still that nobody keeps."""
+        ends(case.store)
+        assert (case.holder(), case.pushed(), in_line(case)) == (B, [B], [C])
+
+    def test_who_comes_meanwhile_waits_behind_them(self, case: StoreCase) -> None:
+        """Whether it is received or refused, and also where nobody waits yet."""
+        assert refused(case.take("job-d/1", starts_run=True, period=60.0)).hold.token == B
+        for token in (B, C):
+            case.store.leave("n", token)
+        for how in ("ask", "behind", "refused"):
+            assert park(case, f"job-{how}/1", facts=WAITS, how=how, ahead="job-x/1\0{}").word == "parked"
+        assert (in_line(case), case.remaining()) == (["job-ask/1", "job-behind/1", "job-refused/1"], None)
+
+    def test_one_that_was_accepted_waits_for_no_period(self, case: StoreCase) -> None:
+        """Laws 7 and 8: a retry, which does not say so; a copy of the message whose run began it."""
+        for token in (B, C):
+            case.store.leave("n", token)
+        assert park(case, B, facts=WAITS.replace('"period":1,', "")).word == "woken"
+        case.expire(part="period")
+        granted(self.start(case, B, "job-b/2"))
+        case.store.release("n", "job-b/2")
+        assert park(case, C, facts=WAITS).word == "parked"
+        case.store.leave("n", C)
+        assert park(case, B, facts=WAITS).word == "woken"
+
+    def test_one_that_starts_too_early_waits_in_its_place_again(self, case: StoreCase) -> None:
+        """Its task had no period when it was parked: it keeps nothing, is not lost, and waits from now on."""
+        for token in (B, C):
+            case.store.leave("n", token)
+        assert park(case, B, facts=WAITS.replace('"period":1,', "")).word == "woken"
+        assert refused(self.start(case, B, "job-b/2")).hold.is_period
+        assert (in_line(case), case.remaining()) == ([B], None)
+        assert park(case, B, facts=WAITS).word == "repeated"
+        assert 50.0 < look(case).next_in <= 60.0
+        assert in_line(case) == [B]
+
+    def test_who_has_waited_for_as_long_as_it_may_goes_without_the_lock(self, case: StoreCase) -> None:
+        """``lock_wait_timeout``, also while nobody holds it; its run tells that it was in vain."""
+        park(case, "job-d/1", facts=WAITS, within=5.0)
+        case.make_late("job-d/1")
+        assert 50.0 < look(case).next_in <= 60.0
+        assert (case.pushed(), in_line(case)) == (["job-d/1"], [B, C])
 
 
 class TestListing:

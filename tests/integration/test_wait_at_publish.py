@@ -383,7 +383,10 @@ def test_a_call_is_accepted_when_it_starts_if_a_period_counts(proxy: FaultyProxy
     shop.pay.delay(1)
     shop.pay.delay(1)
     shop.messages()
-    shop.store.release("n:1", shop.store.inspect("n:1").token)
+    token = shop.store.inspect("n:1").token
+    shop.store.release("n:1", token)
+    assert shop.messages() == []
+    shop.store.release("n:1", token, opened_by=token)
     (message,) = shop.messages()
     said = Message.loads(message.headers[HEADER])
     assert said is not None

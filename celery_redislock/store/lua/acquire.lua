@@ -152,13 +152,20 @@ include('sent')
     first = first_in_line()
     is_full = held
   end
-  local closed, by_rate = 0
+  local closed, by_time = 0
   if has_rate and (is_new and not is_full or taken and starts) then
 include('rate')
     local last
     local pending = permit and permit.pending(string.sub(from, 1, -2)) or 0
     closed, last = closed_for(stem_of(lock), value, pending, now_ms())
-    by_rate = refusal_by_rate(closed, last, value)
+    by_time = refusal_by_rate(closed, last, value)
+  elseif (is_new and not is_full or was_in_line) and period and ARGV[6] ~= '0' then
+    local accepted = call('GET', period)
+    opens_period = not accepted
+    if accepted and not is_ours(accepted) and not (from ~= '' and string.find(accepted, from, 1, true) == 1) then
+      closed = math.max(call('PTTL', period), 1)
+      by_time = {'refused', 'period', 1, accepted, closed}
+    end
   end
   -- The mark comes first: a copy of a message that has run takes nothing, not even its own claim.
   local state = mark and not ours and call('GET', mark)
@@ -177,7 +184,7 @@ include('sent')
   elseif first then
     answer = behind(first)
   elseif closed > 0 and taken then
-    -- It has no place in the rate yet, and waits for one. What waits for a time keeps none.
+    -- It has no place in the rate yet, or another one was accepted, and it waits. What waits for a time keeps none.
     local token = string.sub(from, 1, -2)
 include('sent')
     if permit then
@@ -188,21 +195,15 @@ include('sent')
     end
     bring_back(stem_of(lock), name, token)
     look_by(index, name, stem_of(lock), now_ms() + closed)
-    answer = by_rate
+    answer = by_time
   elseif closed > 0 then
-    answer = by_rate
-  elseif (is_new or was_in_line) and period and ARGV[6] ~= '0' then
-    local accepted = call('GET', period)
-    opens_period = not accepted
-    if accepted and not is_ours(accepted) and not (from ~= '' and string.find(accepted, from, 1, true) == 1) then
-      answer = {'refused', 'period', 1, accepted, call('PTTL', period)}
-    end
+    answer = by_time
   end
   if answer then
     call('GETEX', lock)
-    if answer[2] == 'period' or state then
+    if state then
 include('entry')
-      -- It goes on by the clock, or not at all: its turn is over.
+      -- It does not go on: its turn is over.
       take_out(stem_of(lock), string.sub(from, 1, -2))
     end
     return noted(answer)

@@ -78,7 +78,7 @@ end
 -- The home that alone can serve the first in the line that was looked at last; nil where that is not another one.
 local elsewhere
 
--- When the rate of the first in line lets it start; nil where no rate keeps it.
+-- When the rate, or the period, of the first in line lets it start; nil where none keeps it.
 local opens
 
 -- When the first is due of those that the look at a line has passed over, where it has no other reason to look again.
@@ -155,7 +155,8 @@ local function wake(lock, index, name, home, only, permit)
         local is_free = not holder and (not first or first == id) and redis.pcall('EXISTS', other .. 'sent') == 0
         needs = (is_own or is_free) and needs or math.huge
       end
-      local closed = takes and not only and closed_for(stem, facts, permit and permit.pending(id) or 0, now) or 0
+      local pending = permit and permit.pending(id) or 0
+      local closed = takes and not only and closed_for(stem, facts, pending, now, id) or 0
       if takes and is_here and not only then
         -- Given, and not settled; or another delivery of what runs, which ends first.
         rank, is_on_its_way = rank + 1, true
@@ -165,7 +166,7 @@ local function wake(lock, index, name, home, only, permit)
         look_by(index, name, stem, now + math.min(left < 0 and LATEST or left + 5, LATEST))
         return
       elseif closed > 0 then
-        -- Nobody goes before it, whatever rate that one has.
+        -- Nobody goes before it, whatever rate or period that one has.
         look_by(index, name, stem, now + closed)
         opens = now + closed
         return

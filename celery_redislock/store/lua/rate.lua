@@ -1,9 +1,13 @@
--- Included where a lock may be free and yet not start anybody: so many starts in any span (`lock_rate`).
+-- Included where a lock may be free and yet not start anybody: so many starts in any span (`lock_rate`), or one
+-- acceptance in a period (`lock_period`).
 --
 --   {N}:starts:SPAN  list of `ms token`, newest first: the last starts, by the server's clock. SPAN: ms. It lives for a
 --                    span from the last start on. Above MOST_EXACT starts, `ms count`, of a hundredth of the span each
 --
---   The facts of who starts, or is to, say `"rate":"N/SPAN"`, or two such words.
+--   {N}:period       string `token NUL json` of who was accepted last, for as long as nobody else is
+--
+--   The facts of who starts, or is to, say `"rate":"N/SPAN"`, or two such words. Those of who waits, and is to be
+--   accepted, say `"period":1`.
 local MOST_EXACT, BUCKETS = 1000, 100
 
 -- The rates that facts say: a list of {number, span}.
@@ -43,10 +47,19 @@ local function closed_by(stem, number, span, pending, now)
   return 0, ''
 end
 
+-- Milliseconds until who has these facts may be accepted; 0 for now, or where that is its own period.
+local function period_of_another(stem, facts, id)
+  local accepted = string.find(facts or '', '"period":1', 1, true) and redis.call('GET', stem .. 'period')
+  if not accepted or string.find(accepted, '"message":"' .. id .. '"', 1, true) then
+    return 0
+  end
+  return redis.call('PTTL', stem .. 'period')
+end
+
 -- Milliseconds until somebody with these facts may start; 0 for now. `pending`: how many are on their way to a start.
--- And who started last.
-local function closed_for(stem, facts, pending, now)
-  local longest, last = 0, ''
+-- And who started last. `id`: of one that waits.
+local function closed_for(stem, facts, pending, now, id)
+  local longest, last = id and period_of_another(stem, facts, id) or 0, ''
   for _, rate in ipairs(rates_in(facts)) do
     local left, by = closed_by(stem, rate[1], rate[2], pending, now)
     if left > longest then

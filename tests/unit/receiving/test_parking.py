@@ -15,7 +15,7 @@ from celery.exceptions import Ignore
 from celery_redislock import LockBusy, LockOptionError, log
 from celery_redislock.publishing import promote
 from celery_redislock.publishing.message import HEADER, Message
-from celery_redislock.receiving import parking, renewal
+from celery_redislock.receiving import line, parking, renewal
 from celery_redislock.store.store import Entry, Parked, owner_of
 from celery_redislock.testing import hold, locks_off
 from tests.unit.shop import KEY, Shop, body, carried, debts
@@ -382,6 +382,14 @@ class TestRetryThatLeavesItsLock:
             assert isinstance(shop.run(shop.receive(message)), Ignore)
             assert [waiter.owner for waiter in task.lock_for(7).waiting()] == ["t1", "parked"]
 
+    def test_in_line_it_does_not_wait_for_the_period_of_its_own_job(self, shop: Shop) -> None:
+        """Law 7: its job was accepted."""
+        task, message = retried(shop, lock="while_executing", lock_period=90.0)
+        with hold(task, 7, task_id="another"):
+            assert isinstance(shop.run(shop.receive(message)), Ignore)
+            assert shop.messages() == []
+        assert shop.run() == 7
+
     def test_one_that_comes_before_its_body_has_unwound_is_served_when_it_has(self, shop: Shop) -> None:
         """Its countdown was shorter than what the body did after it."""
         came: list[Any] = []
@@ -436,6 +444,25 @@ class TestRetryThatLeavesItsLock:
     def test_it_is_refused_where_a_run_holds_no_lock(self, shop: Shop, scope: str) -> None:
         with pytest.raises(LockOptionError, match="lock_on_retry is about the lock of a running task"):
             shop.unique(body, lock=scope, lock_period=9, lock_on_retry="release")
+
+
+@pytest.mark.parametrize(
+    ("options", "looks"), [({"lock_period": 9.0}, True), ({"lock_rate": "1/s"}, True), ({}, False)]
+)
+def test_the_first_in_line_that_is_received_lets_lines_be_looked_at_at_once(
+    shop: Shop, monkeypatch: Any, options: dict[str, Any], looks: bool
+) -> None:
+    """Else it would start up to a second after its period, or its rate, lets it: no end of a run tells."""
+    rung: list[bool] = []
+    monkeypatch.setattr(parking, "look_soon", lambda: rung.append(True))
+    promote.install(shop.app, shop.store)
+    task = shop.unique(body, **RUNNING_ONLY, **options)
+    line.is_parked(KEY)
+    with hold(task, 7, task_id="another"):
+        for _ in range(2):
+            task.delay(7)
+            assert parking._park_received(task, CONSUMER, shop.message(), KEY)
+    assert rung == [True] * looks
 
 
 def test_a_line_takes_no_more_than_its_task_says_whether_they_are_received_or_refused(shop: Shop) -> None:

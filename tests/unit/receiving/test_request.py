@@ -464,16 +464,17 @@ def test_one_that_was_parked_at_publish_begins_its_period_when_it_starts(
     shop: Shop, lock: str, name: str, *, has_passed: bool
 ) -> None:
     """Its turn is no acceptance. One that waits for the period keeps its place before those behind it."""
+    promote.install(shop.app, shop.store)
     request = parked_at_publish(shop, lock, name, lock_period=60.0)
     if not has_passed:
         shop.store._periods[name] = (b"another/1\0{}", boottime() + 60.0)
+        shop.store.park(name, "next/1", Entry("hold", "", 60.0, '{"line":1}'), nonce="n", band=2 * 255 + 1)
     shop.run(request)
     if has_passed:
         assert shop.store.periods() == [name]
         return
-    again = carried(shop.message())
-    assert shop.states() == [(again.token, "queued")]
-    assert again.parked_at is not None
+    assert (shop.states(), shop.messages()) == ([], [])
+    assert [waiter.id for waiter in shop.store.waiting(name)[1]] == [token_of(request), "next/1"]
 
 
 @pytest.mark.parametrize("end", ["done", "put off", "revoked"])
@@ -599,13 +600,16 @@ def test_one_that_has_waited_leaves_a_mark_for_a_while(shop: Shop) -> None:
     [
         ({"lock_rate": "1/s"}, {}, True),
         ({}, {"lock_rate": "1/s"}, True),
+        ({"lock": "while_executing", "lock_period": 9}, {}, True),
+        ({}, {"lock_period": 9}, True),
+        ({"lock_period": 9}, {}, False),
         ({}, {"lock_ttl": 60}, False),
         ({}, {}, False),
     ],
 )
-def test_the_end_of_a_run_with_a_rate_lets_lines_be_looked_at_at_once(
+def test_the_end_of_a_run_with_a_rate_or_a_period_lets_lines_be_looked_at_at_once(
     shop: Shop, declared: dict[str, Any], asked: dict[str, Any], looks: bool
 ) -> None:
-    """A place of its rate may open sooner than the sweep knows: nobody polls for that."""
+    """The next one may start sooner than the sweep knows: nobody polls for that. Else none looks."""
     shop.unique(body, **declared).apply_async((7,), **asked)
     assert (shop.receive().at_end is sweep.look_soon) is looks

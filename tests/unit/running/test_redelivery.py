@@ -218,14 +218,32 @@ def test_a_message_that_cannot_wait_in_line_is_tried_again_after_its_delay(
     assert again.headers["retries"] == 0
 
 
-def test_what_is_left_of_a_period_is_waited_for(shop: Shop) -> None:
-    """Nobody releases a period, so its message waits by the clock: a fact, and no guess."""
+@pytest.mark.parametrize("scope", ["until_executed", "while_executing"])
+def test_a_call_waits_in_line_for_a_period_to_pass_and_is_received_once_more(shop: Shop, scope: str) -> None:
+    """Law 10: however many periods it waits for, it comes when its own begins."""
+    promote.install(shop.app, shop.store)
+    task = shop.unique(body, lock=scope, lock_key=KEY, lock_period=60.0, on_conflict="wait")
+    results = [task.delay(7) for _ in range(3)]
+    for message in shop.messages():
+        shop.run(shop.receive(message))
+    for result in results[1:]:
+        assert shop.messages() == []
+        shop.store.let_pass(61)
+        shop.store.sweep()
+        message = shop.message()
+        assert message.headers["id"] == result.id
+        assert shop.run(shop.receive(message)) == 7
+    assert (shop.messages(), shop.store.lines()) == ([], [])
+
+
+def test_what_is_left_of_a_period_is_waited_for_by_the_clock_where_nobody_has_the_message(shop: Shop) -> None:
+    """A fact, and no guess."""
     task = shop.unique(body, lock_key=KEY, lock_period=60.0, on_conflict="wait")
     began = datetime.now(timezone.utc)
     task.delay(7)
     shop.run()
-    task.delay(7)
-    shop.run()
+    with shop.running(task), pytest.raises(Ignore):
+        task(7)
     eta = datetime.fromisoformat(shop.message().headers["eta"])
     assert timedelta(seconds=50) <= eta - began <= timedelta(seconds=61)
 
