@@ -602,7 +602,7 @@ class MemoryStore(LockStore):
                     promoted += self._let_go(name)
                 held_by += self._held_by(name) if holders else ()
                 elsewhere += [(name, woken.elsewhere)] if woken.elsewhere else []
-            next_in = max(0.0, min(self._due.values(), default=float("inf")) - now)
+            next_in = max(0.0, min(self._due.values(), default=float("inf")) - self._clock())
             answer = Sweep(next_in, tuple(held_by), (), tuple(promoted), elsewhere=tuple(elsewhere))
         return self._told(answer)
 
@@ -619,8 +619,9 @@ class MemoryStore(LockStore):
             if entry.kind != "give" or (self._is_home(entry.to) and not self._live(self._notes, id_)):
                 given.append(self._let_one_go(name, id_, entry))
         if name in self._due:
-            still = [now + _LATEST for each in late if each.id in self._ids(name)]  # for another to publish
-            self._due[name] = min([self._due[name], *still, *(each.until for each in line if each.until > now)])
+            self._due[name] = min([self._due[name], *(each.until for each in line if each.until > now)])
+            if {each.id for each in late}.intersection(self._ids(name)):
+                self._look_by(name, now + _LATEST)  # for those that another process publishes
         return list(filter(None, given))
 
     def _let_one_go(self, name: str, id_: str, entry: Entry) -> Promotion | None:
