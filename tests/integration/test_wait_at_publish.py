@@ -175,7 +175,7 @@ def test_on_a_full_line_it_leaves_without_a_claim_once(case: RedisCase) -> None:
 
 
 def test_a_period_puts_nobody_into_a_line(case: RedisCase) -> None:
-    """Nobody releases it, so nobody's turn would come; a holder comes first, as ever."""
+    """A worker does, which hears when it ends; a holder comes first, as ever."""
     push(case, A, period=60.0)
     parked(push(case, B, period=60.0))
     case.redis.leave("n", B)

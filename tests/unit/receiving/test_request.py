@@ -613,3 +613,19 @@ def test_the_end_of_a_run_with_a_rate_or_a_period_lets_lines_be_looked_at_at_onc
     """The next one may start sooner than the sweep knows: nobody polls for that. Else none looks."""
     shop.unique(body, **declared).apply_async((7,), **asked)
     assert (shop.receive().at_end is sweep.look_soon) is looks
+
+
+@pytest.mark.parametrize(
+    ("options", "looks"), [({"lock_period": 9}, True), ({"lock_rate": "1/s"}, True), ({}, False)]
+)
+def test_the_end_that_wakes_the_next_in_line_lets_lines_be_looked_at_if_that_waits_for_a_time(
+    shop: Shop, monkeypatch: Any, options: dict[str, Any], looks: bool
+) -> None:
+    """Of a task whose messages are parked behind it, this is what is done at its end."""
+    rung: list[bool] = []
+    monkeypatch.setattr(line, "look_soon", lambda: rung.append(True))
+    shop.unique(body, lock="while_executing", **options).delay(7)
+    request = shop.receive()
+    line.wake_at_end(request)
+    shop.run(request)
+    assert rung == [True] * looks
