@@ -126,6 +126,17 @@ def test_one_that_holds_a_claim_asks_for_a_place_when_it_starts_and_keeps_none(
     assert (case.holder(), wait(case, F)) == (None, "parked")
 
 
+def test_a_run_that_dies_gives_its_start_not_back(case: StoreCase) -> None:
+    """Its place among the holders is free when its lease ends; one in the rate is when the span is over."""
+    for token in (A, B):
+        granted(start(case, token, limit=3))
+        case.expire_permit(token)
+    refusal = closed(start(case, C, limit=3))
+    assert refusal.hold.expires_in > 9.0
+    let_pass(case, 10.0)
+    granted(start(case, C, limit=3))
+
+
 def test_a_repeated_request_is_one_start(case: StoreCase) -> None:
     granted(start(case, A))
     assert granted(start(case, A)).repeated
