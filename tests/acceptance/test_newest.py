@@ -160,6 +160,79 @@ def test_a_call_that_was_handed_its_lock_and_died_with_its_worker_runs(
     assert last_of(project, key).get(timeout=PATIENCE) == 1
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("on", [FUSED, ELSEWHERE])
+def test_a_call_that_was_handed_its_lock_and_not_started_runs_when_its_worker_is_killed(
+    project: Project, key: str
+) -> None:
+    """It was in the hands of a worker without a free process; a call that was made meanwhile runs last."""
+    worker = project.start_worker("prefork", concurrency=1)
+    with project.kept_on("busy"):
+        with first_is_on(project, project.executed, key):
+            project.executed.apply_async((f"{key} of another",), task_id="busy")
+            waits = call(project.executed, key, 0)
+            project.wait_parked(key, 1)
+            before = project.received()[waits.id]
+        project.wait_received(waits.id, before + 1)
+        later = call(project.executed, key, 1)
+        project.wait_parked(key, 1)
+        assert len(project.bodies(key)) == 1
+        worker.signal(signal.SIGKILL)
+        worker.process.wait(10)
+    project.start_worker("prefork", concurrency=2)
+    assert ended([waits, later]) == {waits.id: ("SUCCESS", 0), later.id: ("SUCCESS", 1)}
+    assert last_of(project, key).get(timeout=PATIENCE) == 1
+    assert project.overlaps(key) == []
+    project.wait_free(key)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on", ON)
+@pytest.mark.parametrize("dies", ["child", "worker"])
+def test_the_newest_runs_when_the_run_before_it_dies_with_a_message_that_was_acknowledged(
+    project: Project, key: str, dies: str
+) -> None:
+    """As plain Celery does, it loses that run; and nothing of what waits."""
+    worker = project.start_worker("prefork", concurrency=2)
+    with first_is_on(project, project.executed, key):
+        results = [call(project.executed, key, number) for number in range(CALLS)]
+        ids = {result.id: result for result in results}
+        wait_until(
+            lambda: sum(each.ready() for each in ids.values()) == len(ids) - 1 and project.parked(key),
+            PATIENCE,
+            "all but one have given way",
+        )
+        if dies == "worker":
+            worker.signal(signal.SIGKILL)
+            worker.process.wait(10)
+            project.start_worker("prefork", concurrency=2)
+        else:
+            os.kill(project.bodies(key)[0].pid, signal.SIGKILL)
+        # Before the first one's gate opens: nobody runs that body any more.
+        project.wait_started(key, 2)
+    assert values(results) == [CALLS - 1]
+    assert len(project.bodies(key)) == 2
+    project.wait_free(key)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on", [ELSEWHERE, RABBITMQ])
+def test_a_call_that_is_put_off_outlives_the_worker_that_put_it_into_line(project: Project, key: str) -> None:
+    """It runs once, when it is due."""
+    worker = project.start_worker("prefork", concurrency=1)
+    began = time.monotonic()
+    result = call(project.executed, key, 7, lock_debounce=3.0)
+    project.wait_parked(key, 1)
+    worker.signal(signal.SIGKILL)
+    worker.process.wait(10)
+    assert project.bodies(key) == []
+    project.start_worker("prefork", concurrency=1)
+    assert result.get(timeout=PATIENCE) == 7
+    [body] = project.wait_ended(key)
+    assert body.start - began >= 2.95
+    project.wait_free(key)
+
+
 @pytest.mark.parametrize("on", ON)
 def test_a_burst_is_one_run_when_the_calls_have_stopped(project: Project, key: str) -> None:
     """Not before the pause has passed since the last of them; and the next burst is put off again."""

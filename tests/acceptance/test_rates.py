@@ -1,10 +1,15 @@
 """``lock_rate``, ``lock_period``: when runs of one key start, on all workers; the others wait in order."""
 
-from collections.abc import Callable
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from itertools import pairwise
 from typing import Any
 
 import pytest
+import redis
 
 from celery_redislock import DuplicateTask
 from tests.acceptance.harness import Project, wait_until
@@ -13,6 +18,7 @@ from tests.acceptance.terms import PATIENCE
 from tests.tiers import slow
 
 ProjectOn = Callable[..., Project]
+ProjectMaker = Callable[..., Project]
 
 pytestmark = pytest.mark.law(2)
 
@@ -29,6 +35,49 @@ def project(project_on: ProjectOn, on: str) -> Project:
 def began(project: Project, key: str) -> list[float]:
     """When the bodies of a key began."""
     return [body.start for body in project.bodies(key)]
+
+
+@contextmanager
+def starts_noted(project: Project, key: str) -> Iterator[dict[str, float]]:
+    """Yield when runs of a key started by the server's clock, in seconds by token: as it notes them."""
+    seen: dict[str, float] = {}
+    noted = re.compile(rf"LPUSH \S*{{work:{key}}}:starts:\d+ (\d+) (\S+)")
+    over = f"{key} is over"
+
+    def listen() -> None:
+        for each in monitor.listen():
+            if over in each["command"]:
+                return
+            if found := noted.match(each["command"]):
+                seen[found[2]] = int(found[1]) / 1000
+
+    client = redis.Redis.from_url(project.plan["journal"], socket_timeout=None)
+    with closing(client), client.monitor() as monitor:
+        thread = threading.Thread(target=listen, daemon=True)
+        thread.start()
+        yield seen
+        project.redis.echo(over)
+        thread.join(PATIENCE)
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_gives_no_start_back(new_project: ProjectMaker, key: str) -> None:
+    """By the server's clock never more than the rate; what it ran, and what it was handed, runs again."""
+    project = new_project(path=FUSED, conf={"worker_prefetch_multiplier": 4, "redislock_restore": 6.0})
+    first = project.start_worker("prefork", concurrency=2)
+    task = project.while_executing_by_3_acks_late
+    with starts_noted(project, key) as noted:
+        results = [task.apply_async((key, 0.5), lock_rate="2/2s") for _ in range(8)]
+        project.wait_started(key, 3)
+        first.signal(signal.SIGKILL)
+        first.process.wait(10)
+        project.start_worker("prefork", concurrency=2)
+        for result in results:
+            assert result.get(timeout=2 * PATIENCE) == f"{key} done"
+        project.wait_free(key)
+    starts = sorted(noted.values())
+    assert len(starts) >= len(project.bodies(key)) > len(results)
+    assert all(later - at >= 2.0 for at, later in zip(starts, starts[2:], strict=False)), starts
 
 
 @pytest.mark.parametrize(

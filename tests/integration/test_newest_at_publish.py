@@ -1,6 +1,10 @@
 """``coalesce`` and ``lock_debounce`` at publish: a call takes the place of the one of its task that waits."""
 
 import json
+import secrets
+import signal
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -8,7 +12,6 @@ import redis
 from celery.exceptions import TaskRevokedError
 
 from celery_redislock import lock_conflict
-from celery_redislock.embedded import EmbeddedServer
 from celery_redislock.publishing import claim
 from celery_redislock.publishing.message import HEADER, Message
 from celery_redislock.publishing.turn import spelled
@@ -16,6 +19,7 @@ from celery_redislock.store.store import LARGEST, Merge, Parked, Turn
 from tests.faults import Fault, FaultyProxy
 from tests.integration.test_claim_and_publish import Publisher
 from tests.integration.test_wait_at_publish import hearing
+from tests.servers import EmbeddedServer
 from tests.stores import ABOUT, RedisCase, granted, in_line
 from tests.trips import Trips
 
@@ -24,6 +28,15 @@ A, B, C, D = (f"job-{each}/abcdefghijk{each}" for each in "abcd")
 FACTS = '{"task":"shop.index","state":"queued","line":1}'
 #: In the texts of these tests, what says how the message left.
 CLAIMED, UNCLAIMED, PARKED = "(claimed)", "(unclaimed)", "(parked %s)"
+#: Calls, one after the other, and tells which before it does.
+PUBLISHER = """
+import sys
+from tests.integration.test_newest_at_publish import Newest
+shop = Newest(sys.argv[1], name=sys.argv[2])
+for number in range(int(sys.argv[3]), 100_000):
+    print(number, flush=True)
+    shop.index.delay(number)
+"""
 #: What is counted of a call that is refused.
 COUNTED = ("waited", "merged", "skipped")
 
@@ -328,6 +341,66 @@ def test_a_lost_answer_hands_out_no_id_that_never_runs(
     shop.end()
     (message,) = shop.messages()
     assert message.payload[0] == [2]
+
+
+@pytest.mark.slow
+def test_publishers_that_are_killed_leave_a_run_and_the_newest_call_behind_it(
+    tcp_server: EmbeddedServer,
+) -> None:
+    """Killed at any moment, a call is in or it is not; and the next publisher's calls join what waits."""
+    url, name = f"redis://127.0.0.1:{tcp_server.port}/0", f"shop-{secrets.token_hex(4)}"
+    number = 0
+    for _ in range(3):
+        command = [sys.executable, "-c", PUBLISHER, url, name, str(number)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as publisher:
+            assert publisher.stdout is not None
+            for line in publisher.stdout:
+                number = int(line) + 1
+                if number % 31 == 30:
+                    publisher.send_signal(signal.SIGKILL)
+                    break
+    shop = Newest(url, name=name)
+    (first,) = shop.messages()
+    (waits,) = shop.in_line()
+    assert (first.payload[0], shop.end()) == ([0], first.headers["id"])
+    (message,) = shop.messages()
+    # The last one had been called, or was about to be.
+    assert message.headers["id"] == waits
+    assert message.payload[0][0] in {number - 2, number - 1}
+    assert number > 80
+    assert (shop.end(), shop.in_line(), shop.store.names()) == (waits, [], [])
+
+
+def test_a_server_that_loses_its_data_loses_what_waits_and_refuses_nobody() -> None:
+    """As the queues that it keeps. A run that is on loses its lock, and the next call runs beside it."""
+    with EmbeddedServer(port=0) as server:
+        shop = Newest(f"redis://127.0.0.1:{server.port}/0")
+        for number in range(3):
+            shop.index.delay(number)
+        shop.export.delay(3)
+        lost = shop.store.inspect("n").token
+        server.kill()
+        server.restart()
+        after = [shop.index.delay(number) for number in range(4, 7)]
+        burst = [shop.export.delay(number) for number in range(7, 9)]
+        assert [each.is_duplicate for each in (*after, *burst)] == [False, False, True, False, True]
+        assert not shop.store.release("n", lost).released
+        (first,) = shop.messages()
+        shop.end()
+        (message,) = shop.messages()
+        assert (first.payload[0], message.payload[0]) == ([4], [6])
+        assert shop.in_line("m") == [burst[0].id]
+
+
+def test_what_waits_for_a_message_that_was_purged_runs_when_its_claim_is_released(shop: Newest) -> None:
+    """Until then calls are merged, and none runs: for ``lock_queue_ttl``, as with any other strategy."""
+    shop.index.delay(0)
+    shop.messages()  # the purge
+    waits, *others = [shop.index.delay(number) for number in range(1, 5)]
+    assert ({each.id for each in others}, shop.messages()) == ({waits.id}, [])
+    assert shop.index.lock_for(0).release(reason="purged", only="queued")
+    (message,) = shop.messages()
+    assert (message.headers["id"], message.payload[0]) == (waits.id, [4])
 
 
 def test_where_claims_are_asked_for_first_each_message_says_when_it_was_called(

@@ -3,6 +3,7 @@
 Holders and waiters know limits of 1, 2 and 3, none, or one that no number reaches, as those that read do.
 Some take two places. A limit may be set, permits expire one by one, and who is alone may let others in.
 Where one holds it, calls of one task take each other's places, and are put off.
+In some histories most of those that ask have a rate, whose span passes when a step says so.
 """
 
 import itertools
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
+    initialize,
     invariant,
     precondition,
     rule,
@@ -43,6 +45,9 @@ MOST = 5
 
 #: What a process knows where several may hold the lock: so many, or no limit at all, as a task without one.
 SEVERAL = [1, 2, 3, 3, None, READERS]
+
+#: Milliseconds in which so many start: longer than a history takes.
+SPAN = 600_000
 
 any_of_them = st.integers(0, MOST)
 
@@ -74,7 +79,8 @@ def told(answer: Any) -> Any:  # noqa: PLR0911  one for each kind of answer
     """What an answer says, but for times, and for the number of a fence."""
     if isinstance(answer, Hold):
         timeless = {name: fact for name, fact in answer.facts.items() if name not in {"due", "first"}}
-        return answer.token, timeless, answer.is_period
+        # Of a rate that those keep who are on their way to a start, nobody has started last.
+        return answer.state == "rate" or answer.token, timeless, answer.is_period
     if isinstance(answer, Grant):
         return answer._replace(fence=answer.fence and 1, sent_at=0, answered_at=0)
     if isinstance(answer, Parked):
@@ -116,6 +122,7 @@ class Histories(RuleBasedStateMachine):
         self.gone: set[str] = set()
         self.late: set[str] = set()
         self.is_data = False
+        self.rate: str | None = None
         self.look()
 
     @property
@@ -159,9 +166,11 @@ class Histories(RuleBasedStateMachine):
 
     def ask(self, verb: str, *args: Any, **options: Any) -> Any:
         """Ask both for the same; return the answer, which must be the same."""
+        if self.rate and options.get("period"):
+            options["period"] = None  # no task has both
         self.last = (verb, args, options)
         of_server, of_memory = (getattr(store, verb)(*args, **options) for _, store in self.cases)
-        assert told(of_server) == told(of_memory)
+        assert told(of_server) == told(of_memory), (told(of_server), told(of_memory))
         before = self.places
         self.look()
         self.gone |= set(before) - set(self.places)
@@ -181,16 +190,23 @@ class Histories(RuleBasedStateMachine):
         among = [*choices, *sorted(self.holders), *self.places, self.fresh()]
         return among[which % len(among)]
 
-    def said(self, limit: int | None, weight: int = 1, **more: object) -> dict[str, Any]:
-        """The facts and the limit of one that asks."""
-        places = {"permits": weight} if limit and weight > 1 else {}
-        return {"facts": facts(limit, **more, **places), "limit": limit}
+    def said(self, data: Any, limit: int | None, weight: int = 1, **more: object) -> dict[str, Any]:
+        """The facts and the limit of one that asks; some tasks of a key say no rate."""
+        places: dict[str, object] = {"permits": weight} if limit and weight > 1 else {}
+        if self.rate and data.draw(st.sampled_from([True, True, True, False])):
+            places["rate"] = self.rate
+        return {"facts": facts(limit, task="t", **more, **places), "limit": limit}
 
     # --- steps -----------------------------------------------------------------------------------
 
+    @initialize(rate=st.sampled_from([f"1/{SPAN}", None, f"3/{SPAN} 2/{SPAN + 1}"]))
+    def begin(self, rate: str | None) -> None:
+        """So many may start until a step lets the span pass."""
+        self.rate = rate
+
     @rule(data=st.data(), weight=st.sampled_from([1, 1, 2]), starts=st.booleans(), period=PERIODS)
     def acquire(self, data: Any, weight: int, starts: bool, period: float | None) -> None:
-        said = self.said(self.limit(data), weight, state="running" if starts else "queued")
+        said = self.said(data, self.limit(data), weight, state="running" if starts else "queued")
         self.ask("acquire", "n", self.fresh(), 30.0, starts_run=starts, period=period, **said)
 
     @rule(which=any_of_them, period=PERIODS)
@@ -209,7 +225,11 @@ class Histories(RuleBasedStateMachine):
     def start(self, data: Any, which: int, period: float | None, asks: bool) -> None:
         """The message starts of a holder, or of one whose claim has ended; its worker may know another."""
         claim = self.one_of(which, *list(self.waiting)[:1], *self.handed_on)
-        said = {**self.said(self.limit(data), line=1), "period": period, "message": claim if asks else None}
+        said = {
+            **self.said(data, self.limit(data), line=1),
+            "period": period,
+            "message": claim if asks else None,
+        }
         answer = self.ask(
             "acquire", "n", self.delivery_of(claim), 30.0, instead_of=claim, starts_run=True, **said
         )
@@ -277,7 +297,7 @@ class Histories(RuleBasedStateMachine):
         to = {"push": self.queue, "give": HOME, "hold": "", "ring": self.bell}[kind]
         limit = self.limit(data)
         timed = {"period": 1} if period and kind != "ring" else {}
-        said = self.said(limit, weight, state="queued", line=1, **timed, task="t")
+        said = self.said(data, limit, weight, state="queued", line=1, **timed)
         more: dict[str, Any] = {}
         # Another delivery of it says the same.
         merges = self.merging.setdefault(id_, None if kind == "ring" or self.is_several or there else merges)
@@ -331,6 +351,39 @@ class Histories(RuleBasedStateMachine):
         """Nobody is told until somebody asks."""
         self.server.expire(part="period")
         del self.memory.memory._periods["n"]
+        self.last = None
+
+    @precondition(lambda self: self.rate and not self.holders)
+    @rule(data=st.data())
+    def run_and_end(self, data: Any) -> None:
+        """Often: else a rate is seldom used up."""
+        token = self.fresh()
+        self.ask(
+            "acquire", "n", token, 30.0, starts_run=True, **self.said(data, self.limit(data), state="running")
+        )
+        self.ask("release", "n", token)
+
+    @precondition(lambda self: self.rate and self.claims())
+    @rule(data=st.data())
+    def start_a_claim(self, data: Any) -> None:
+        """Often: where the rate has had its starts, it loses that."""
+        claim = self.claims()[0]
+        said = self.said(data, self.limit(data), state="running", line=1)
+        answer = self.ask(
+            "acquire", "n", self.delivery_of(claim), 30.0, instead_of=claim, starts_run=True, **said
+        )
+        self.refused = claim if isinstance(answer, Refusal) else None
+
+    def claims(self) -> list[str]:
+        """Those that hold it and have not started."""
+        return sorted(token for token, hold in self.holders.items() if hold.state == "queued")
+
+    @precondition(lambda self: any(self.memory.memory._starts.values()))
+    @rule()
+    def let_the_span_pass(self) -> None:
+        """A place of the rate opens; nobody is told until somebody asks."""
+        self.server.client.delete(*(self.server.key(part=f"starts:{each}") for each in (SPAN, SPAN + 1)))
+        self.memory.memory._starts.clear()
         self.last = None
 
     def put_off(self) -> list[str]:
@@ -426,7 +479,7 @@ class Histories(RuleBasedStateMachine):
     def start_what_was_given(self, data: Any) -> None:
         """Often: before it is settled."""
         claim = min(self.holders.keys() & self.waiting.keys())
-        said = self.said(self.limit(data), line=1)
+        said = self.said(data, self.limit(data), line=1)
         self.ask("acquire", "n", self.delivery_of(claim), 30.0, instead_of=claim, starts_run=True, **said)
 
     # --- what is true after each of them ---------------------------------------------------------
@@ -494,7 +547,7 @@ def test_a_server_answers_every_history_as_the_store_in_memory(
     histories = type("Histories", (Histories,), {"url": redis_url, "limits": limits})
     # The same histories each time, for others change the count; the shortest one that fails is printed.
     settings = hypothesis.settings(
-        max_examples=100,
+        max_examples=80,
         stateful_step_count=40,
         deadline=None,
         derandomize=True,

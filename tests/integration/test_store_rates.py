@@ -1,13 +1,16 @@
 """What every store promises of a rate: no more starts in any span, and in order for those who wait."""
 
+import itertools
 import json
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from celery_redislock.store.store import Entry, Refusal
 from tests.stores import JOBS, MemoryCase, RedisCase, StoreCase, at_home, granted, in_line, park, refused
+from tests.tiers import slow
 
 A, B, C, D, E, F = JOBS
 
@@ -166,6 +169,17 @@ def test_one_that_holds_a_claim_asks_for_a_place_when_it_starts_and_keeps_none(
     assert (case.holder(), wait(case, F)) == (None, "parked")
 
 
+def test_a_run_that_dies_gives_its_start_not_back(case: StoreCase) -> None:
+    """Its place among the holders is free when its lease ends; one in the rate is when the span is over."""
+    for token in (A, B):
+        granted(start(case, token, limit=3))
+        case.expire_permit(token)
+    refusal = closed(start(case, C, limit=3))
+    assert refusal.hold.expires_in > 9.0
+    let_pass(case, 10.0)
+    granted(start(case, C, limit=3))
+
+
 def test_a_repeated_request_is_one_start(case: StoreCase) -> None:
     granted(start(case, A))
     assert granted(start(case, A)).repeated
@@ -254,51 +268,82 @@ def test_the_starts_of_a_key_take_some_kilobytes_at_most(plain_case: RedisCase) 
     assert (case.client.memory_usage(many) or 0) < 20_000
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_no_history_starts_more_than_the_rate_says(seed: int) -> None:
-    """500 random steps of claims, starts, ends, kills, parking and force, by the clock of the store."""
-    case = MemoryCase()
-    play(case, random.Random(seed), 500)  # noqa: S311  not for secrets
+@pytest.mark.parametrize("seed", [0, slow(1), slow(2), slow(3)])
+def test_no_history_starts_more_than_the_rate_says(case: StoreCase, seed: int) -> None:
+    """500 random steps of claims, starts, retries, ends, kills, waits, force and changes of the limit.
+
+    By the clock of the store, which notes each start. A server's goes on by itself: there it is as many steps
+    as come until 20 have started.
+    """
+    if isinstance(case, MemoryCase):
+        span, store, rest = 10.0, case.memory, case.clock.advance
+    else:
+        assert isinstance(case, RedisCase)
+        span, store, rest = 0.1, case.redis, lambda _: None
+    chance = random.Random(seed)  # noqa: S311  not for secrets
+    starts, refusals = play(case, store, chance, 500, span, rest)
+    assert all(later - at > span - 1e-6 for at, later in zip(starts, starts[2:], strict=False)), starts
+    assert refusals > 20
 
 
-def play(case: MemoryCase, chance: random.Random, steps: int) -> None:
-    """Play a history with a rate of three in ten seconds and a limit of two; check each start against it."""
-    store = case.memory
-    starts: list[float] = []
-    about: dict[str, Any] = {"rate": "3/10000", "limit": 2}
-    for number in range(steps):
+#: Milliseconds of a rate that nobody uses up, and by which all starts of a history are kept.
+LONG = 600_000
+
+#: What may happen next.
+STEPS = (
+    "claim", "start", "start", "retry", "end", "end", "die", "wait", "force", "limit", "sweep", "pass",
+    "pass",
+)  # fmt: skip
+
+
+def play(
+    case: Any, store: Any, chance: random.Random, steps: int, span: float, rest: Callable[[float], object]
+) -> tuple[list[float], int]:
+    """Play a history at a rate of two in a span; return when each run started, and how many may not."""
+    refusals = 0
+    number_of_starts = 0
+    about: dict[str, Any] = {"rate": f"2/{round(1000 * span)} 1000/{LONG}", "limit": 2}
+    claim, waiting = facts(**about, state="queued"), facts(**about, state="queued", line=1)
+    for number in itertools.count():
+        if number >= steps and number_of_starts >= 20:
+            break
         token = f"job-{number}/1"
         holds = {hold.token: hold.state for hold in store.holders("n")}
         queued = [each for each, state in holds.items() if state == "queued"]
         running = [each for each, state in holds.items() if state == "running"]
         match chance.choice(STEPS):
             case "claim":
-                store.acquire("n", token, 60.0, facts=facts(**about, state="queued"), limit=2)
+                store.acquire("n", token, 60.0, facts=claim, limit=2)
             case "start":
-                begin(case, token, chance.choice([None, *queued]), starts, about)
+                of = chance.choice([None, *queued])
+                terms: Any = {"facts": facts(**about, state="running"), "limit": 2, "starts_run": True}
+                is_refused = isinstance(store.acquire("n", token, 60.0, instead_of=of, **terms), Refusal)
+                refusals += is_refused
+                number_of_starts += not is_refused
+            case "retry" if running:
+                store.hand_on("n", chance.choice(running), token, 60.0, facts=claim)
             case "end" if running:
                 store.release("n", chance.choice(running))
+            case "die" if running:
+                case.expire_permit(chance.choice(running))
             case "wait":
-                entry = Entry("push", "q", 30.0, facts(**about, state="queued", line=1), token)
-                store.park("n", token, entry, nonce=token)
+                store.park("n", token, Entry("push", case.queue(), 30.0, waiting, token), nonce=token)
             case "force" if chance.random() < 0.2:
                 store.force_release("n")
+            case "limit":
+                store.limit("n", chance.choice([1, 2, 4, None]), ttl=600.0)
             case "sweep":
                 store.sweep()
             case _:
-                case.clock.advance(chance.uniform(0.0, 3.0))
-    assert len(starts) > steps / 20
+                rest(chance.uniform(0.0, 3.0))
+    starts = all_starts(case)
+    assert len(starts) == number_of_starts
+    return starts, refusals
 
 
-#: What may happen next.
-STEPS = ["claim", "start", "start", "end", "end", "wait", "force", "sweep", "pass", "pass"]
-
-
-def begin(
-    case: MemoryCase, token: str, of: str | None, starts: list[float], about: dict[str, Any]
-) -> None:  # fmt: skip
-    """Start a run; of the last ten seconds it is the third at most."""
-    terms: Any = {"facts": facts(**about, state="running"), "instead_of": of, "starts_run": True, "limit": 2}
-    if not isinstance(case.memory.acquire("n", token, 30.0, **terms), Refusal):
-        starts.append(case.clock())
-        assert sum(at > case.clock() - 10.0 for at in starts) <= 3
+def all_starts(case: Any) -> list[float]:
+    """When each run started, as the store has noted it for the other rate that they all have."""
+    if isinstance(case, MemoryCase):
+        return [at for at, _ in case.memory._starts["n", LONG / 1000]]
+    noted = case.client.lrange(case.key(part=f"starts:{LONG}"), 0, -1)
+    return [int(each.split()[0]) / 1000 for each in reversed(noted)]

@@ -4,6 +4,7 @@ Nobody says that a message is lost. A look finds it neither in its queue nor in 
 """
 
 import json
+from typing import Any
 
 import pytest
 
@@ -90,6 +91,39 @@ class TestFused:
                 doubt(case)
 
         assert (client.llen(queue), sends(case)) == (length, [1])
+
+    @pytest.mark.parametrize(("others", "each_look"), [("before it", [1, 2, 3]), ("behind it", [3, 3, 3])])
+    def test_a_look_that_had_much_to_look_through_leaves_the_other_lines_to_the_next(
+        self, case: RedisCase, others: str, each_look: list[int]
+    ) -> None:
+        """Else thousands of keys in one long queue keep the server for tens of milliseconds a look."""
+        names = [f"n{number}" for number in range(3)]
+        for name in names:
+            case.take(A, name=name)
+            park(case, B, name=name)
+            case.store.release(name, A)
+            case.expire(name)  # so it is sought in the whole queue before it is sent again
+            case.make_due(name)
+        push = case.client.rpush if others == "before it" else case.client.lpush
+        push(case.queue(), *[f"other {i}" for i in range(2500)])
+        for looked_at in each_look:
+            case.store.sweep()
+            assert sum(case.holder(name) == B for name in names) == looked_at
+        assert len(case.pushed()) == 2503
+
+    def test_a_look_at_several_in_a_long_queue_is_followed_by_another_at_once(self, case: RedisCase) -> None:
+        """Each of those that were handed a place of one lock is found in its turn."""
+        facts = IN_LINE[:-1] + ',"limit":3}'
+        for id_ in (B, C):
+            park(case, id_, facts=facts)
+        case.client.rpush(case.queue(), *[f"other {i}" for i in range(2500)])
+        permits = case.key(part="permits")
+        ends: dict[Any, float] = dict(case.client.zscan_iter(permits))
+        case.client.zadd(permits, {token: at - 26_000 for token, at in ends.items()})
+        for extended in (1, 2):
+            assert (look(case).next_in == 0.0) is (extended == 1)
+            after = dict(case.client.zscan_iter(permits))
+            assert sum(after[token] > at - 20_000 for token, at in ends.items()) == extended
 
     def test_one_whose_claim_its_worker_renews_is_in_its_hands(self, case: RedisCase) -> None:
         """Acknowledged early it is nowhere until its run has started, and that may take long."""

@@ -4,12 +4,16 @@
 -- are read one by one.
 local NEAR, DEEP = 1000, 10000
 local MOST_BYTES, MOST_READ = 65536, 100
+-- How many this request has looked through; and after how many it goes on with nothing else: a millisecond.
+local sought, MOST_SOUGHT = 0, 2000
 
 -- Where what was pushed n times is: `queue`, `hand` or `restored`, in the front of its queue; `deep`, maybe further
 -- behind, or `unknown` where that cannot be told; nil where it is nowhere. An error, as of an ACL, tells nothing.
 local function found_in(to, text, facts, n, depth)
   local last, tag = tagged(text, n)
   local at = redis.pcall('LPOS', to, last, 'RANK', -1, 'MAXLEN', depth)
+  local length = redis.pcall('LLEN', to)
+  sought = sought + math.min(depth, tonumber(length) and length - (tonumber(at) or 0) or 0)
   if at then
     return type(at) == 'number' and 'queue' or 'unknown'
   end
@@ -17,7 +21,6 @@ local function found_in(to, text, facts, n, depth)
   if in_hand ~= 0 then
     return in_hand == 1 and 'hand' or 'unknown'
   end
-  local length = redis.pcall('LLEN', to)
   if type(length) ~= 'number' or length > depth then
     return type(length) == 'number' and 'deep' or 'unknown'
   end

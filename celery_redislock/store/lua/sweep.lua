@@ -7,7 +7,7 @@
 --       2  index  sorted set of names
 -- ARGV  1  start  of a lock's keys, up to its name
 --       2  home   of the caller; '' for none
---       3  count  of lines at most
+--       3  count  of lines at most: fewer where many messages are looked through for those that were handed a lock
 -- RETURNS {swept, next, lines, n, name, word, 4 fields, ...}   next: ms until the next line is due, -1 for none
 --         name held value '' 0 0            somebody holds the lock
 --         name promoted id text sends kept  the caller publishes this one: the lock is its own, or it has waited for
@@ -130,7 +130,9 @@ local function seek_all(name, stem, permit, is_held)
   local soonest, is_freed = math.huge, false
   for _, id in ipairs(count > 0 and call('ZRANGE', stem .. 'sent', from, from + SOUGHT - 1) or {}) do
     local kind, to, ttl, facts, text = read(redis.pcall('HGET', stem .. 'parked', id))
-    if not kind or not is_held(id) then
+    if sought > MOST_SOUGHT then
+      return now, is_freed
+    elseif not kind or not is_held(id) then
       bring_back(stem, name, id)
       soonest = now
     elseif kind == 'push' and noted_at(stem, name, facts) == stem .. 'parked' then
@@ -205,6 +207,9 @@ local function look(name)
 end
 
 for _, name in ipairs(call('ZRANGEBYSCORE', lines, '-inf', now, 'LIMIT', 0, count)) do
+  if sought > MOST_SOUGHT then
+    break -- the others stay due
+  end
   -- It changes nothing, but counts as a write: a server short of memory refuses ZADD as the first one only.
   call('ZREM', lines, '')
   local is_well, trouble = pcall(look, name)
