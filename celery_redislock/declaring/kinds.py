@@ -66,12 +66,11 @@ class Rates(Kind):
     def read(self, value: object) -> tuple[str, ...]:
         """Return the texts."""
         texts = [value] if isinstance(value, str) else value
-        if (
-            isinstance(texts, list | tuple)
-            and 1 <= len(texts) <= 2
-            and all(isinstance(each, str) and self._parsed(each) for each in texts)
-        ):
-            return tuple(texts)
+        if isinstance(texts, list | tuple) and all(isinstance(each, str) for each in texts):
+            spans = {each[1] for each in map(self._parsed, texts) if each}
+            # Starts are counted by span: two rates of one would count each start twice.
+            if 1 <= len(spans) == len(texts) <= 2:
+                return tuple(texts)
         raise self.refusal(value)
 
     def refusal(self, value: object) -> ValueError:

@@ -189,12 +189,10 @@ def problems_of(
     if is_to_wait and scope is not None and not scope.may_wait:
         problems.append(f"on_conflict is 'wait' at publish, {NO_TURN.format(scope.name)}")
     if scope is not None and not scope.lease:
-        others = " or ".join(repr(one.name) for one in SCOPES.values() if one.lease)
         problems += [
-            f"{name} is about the lock of a running task, and lock={scope.name!r} holds none while it runs; "
-            f"leave it out, or use {others}"
+            _not_while_running(name, scope)
             for name in own
-            if TASK_ROWS[name].is_of_a_lease
+            if TASK_ROWS[name].is_of_a_lease and name != "lock_rate"
         ]
     problems += _problems_of_newest(options, own)
     if "lock_skip_result" in own and (options.server is None or options.server in ("raise", *WAITING)):
@@ -218,6 +216,16 @@ def problems_of(
     if options.lock_describe is not None:
         problems += problems_of_text(options.lock_describe, parameters)
     return problems + disagreements(options)
+
+
+def _not_while_running(name: str, scope: Scope) -> str:
+    others = [
+        one.name for one in SCOPES.values() if one.lease and not (name == "lock_rate" and one.claims_beside)
+    ]
+    return (
+        f"{name} is about the lock of a running task, and lock={scope.name!r} holds none while it runs; "
+        f"leave it out, or use {' or '.join(map(repr, others))}"
+    )
 
 
 def _problems_of_newest(options: LockOptions, own: Mapping[str, object]) -> list[str]:
@@ -263,6 +271,8 @@ def disagreements(options: LockOptions) -> list[str]:
             "lock_rate does not go with lock_period, which accepts one call a period; leave lock_period out "
             "(lock_rate='1/60s' is one start a minute, and the others wait)"
         )
+    if options.lock_rate is not None and options.scope is not None and not options.scope.lease:
+        problems.append(_not_while_running("lock_rate", options.scope))
     if options.lock_rate is not None and options.scope is not None and options.scope.claims_beside:
         problems.append(
             f"lock_rate does not go with lock={options.scope.name!r}, which keeps two locks; use "

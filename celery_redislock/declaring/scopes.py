@@ -235,7 +235,7 @@ def resolve(
     if has_period or not scope.may_coalesce:
         client = None if client == "coalesce" else client
         server = None if server == "coalesce" else server
-    client = client or scope.client if scope.claim else None
+    client = client or ("coalesce" if server == "coalesce" else scope.client) if scope.claim else None
     return client, server or (client if client in WAITING else scope.server)
 
 

@@ -59,7 +59,7 @@ def at_start(run: Run, hold: Hold) -> Exception:
     if waited is not None:
         run.state = GIVE_UP[run.state]
         return LockBusy(lock.key, hold.owner, hold.expires_in, waited)
-    may_wait = run.must_wait or hold.is_operators or _may_not_be_published(hold)
+    may_wait = run.must_wait or hold.is_operators or may_not_be_published(hold)
     if may_wait and not run.request.is_eager:
         announce(task, lock, hold, "server", what_happens="wait")
         return wait_for(run, hold)
@@ -75,7 +75,7 @@ def at_start(run: Run, hold: Hold) -> Exception:
     return STRATEGIES[strategy](run, hold)
 
 
-def _may_not_be_published(hold: Hold) -> bool:
+def may_not_be_published(hold: Hold) -> bool:
     """Whether a hold is a publisher's claim, and so young that its publish may fail."""
     is_claim = hold.state in {QUEUED, ACCEPTED} and not hold.is_period
     if not is_claim or "published" in hold.facts or hold.message != hold.token:

@@ -29,7 +29,7 @@ from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.log import is_news, logger
 from celery_redislock.publishing.publish import NEEDS_NO_SERVER
 from celery_redislock.publishing.signals import lock_acquired
-from celery_redislock.running.duplicate import at_start, yield_to
+from celery_redislock.running.duplicate import at_start, may_not_be_published, yield_to
 from celery_redislock.running.leavings import Fate
 from celery_redislock.running.redelivery import (
     PutOff,
@@ -125,7 +125,8 @@ def _take_over(
     if isinstance(answer, Refusal) and (more := _own_claim(run, answer.hold)):
         answer = _ask(run, run.locks.copies, partial(attempt, **more))
     if isinstance(answer, Refusal):
-        if run.may_be_outdated and answer.hold.owner != run.lock.owner:
+        is_settled = answer.hold.owner != run.lock.owner and not may_not_be_published(answer.hold)
+        if run.may_be_outdated and is_settled:
             _yield_to_newer(run)
         raise at_start(run, answer.hold)
     if isinstance(answer, Marked):

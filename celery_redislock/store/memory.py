@@ -209,7 +209,7 @@ class MemoryStore(LockStore):
                 return Refusal(self._held_by(name))
             closed = self._closed(name, facts) if is_free else 0.0
             if closed > 0:
-                return Refusal((Hold(name, b'rate\0{"state":"rate"}', closed),))
+                return Refusal((self._by_rate(name, facts, closed),))
             accepted = self._live(self._periods, name) if period else None
             if accepted is None or _belongs(accepted[0], token) or (not is_free and self._is_alone(name)):
                 return None
@@ -243,8 +243,10 @@ class MemoryStore(LockStore):
             self._take_out(name, token)
             if token not in self._holders_of(name) and self._is_alone(name):
                 return Release(released=False, held_by=self._held_by(name)[0])
-            was_held = self._holders_of(name).pop(token, None) is not None
-            answer = Release(was_held, promoted=self._wake(name).promoted)
+            held = self._holders_of(name).pop(token, None)
+            if opened_by and held is not None and b'"state":"running"' not in held.value:
+                self._forget_newest(name, token)
+            answer = Release(held is not None, promoted=self._wake(name).promoted)
         return self._told(answer)
 
     def release_claims(self, owners: Collection[str]) -> Iterator[tuple[str, str]]:
@@ -424,11 +426,16 @@ class MemoryStore(LockStore):
         closed = self._closed(name, facts, held)
         if closed > 0:
             self._let_wait(name, held, now + closed)
-            text = f'{self._last_of(name, rates)}\0{{"state":"rate","task":"{_task_in(facts)}"}}'
-            return Refusal((Hold(name, text.encode(), closed),))
+            return Refusal((self._by_rate(name, facts, closed),))
         for _, span in rates if starts_run else ():
-            self._starts[name, span].append((now, token))
+            noted = self._starts[name, span]
+            noted[:] = [*(each for each in noted if each[0] + span > now), (now, token)]
         return None
+
+    def _by_rate(self, name: str, facts: str, closed: float) -> Hold:
+        """Return what stands in the holder's place: who started last."""
+        last = self._last_of(name, _rates_in(facts))
+        return Hold(name, f'{last}\0{{"state":"rate","task":"{_task_in(facts)}"}}'.encode(), closed)
 
     def _let_wait(self, name: str, held: str | None, until: float) -> None:
         """Take away what one holds that cannot start before then; it waits again if it was in line."""
@@ -462,7 +469,7 @@ class MemoryStore(LockStore):
             at = [each for each, _ in self._starts[name, span] if each + span > now]
             free = number - pending
             if free < 1:
-                longest = max(longest, span)
+                longest = max(longest, min(span, _LATEST))
             elif len(at) >= free:
                 longest = max(longest, at[-free] + span - now)
         return longest
@@ -470,7 +477,9 @@ class MemoryStore(LockStore):
     def _is_on_its_way(self, value: bytes) -> bool:
         """Whether a hold is one that starts soon, and does not wait for a time (``lua/permits.lua``)."""
         since = re.search(rb'"since":(\d+)', value)
-        is_fresh = b'"line":1' in value or (since is not None and self._wall() - int(since[1]) < _HAND_OFF)
+        is_fresh = b'"line":1' in value or (
+            since is not None and abs(self._wall() - int(since[1])) < _HAND_OFF
+        )
         return b'"state":"running"' not in value and is_fresh
 
     def clock(self) -> float:
@@ -486,6 +495,8 @@ class MemoryStore(LockStore):
             if is_own and unless_held and not is_sent:
                 return "kept", b"", Release(released=False)
             entry = self._take_out(name, id)
+            if entry is not None:
+                self._forget_newest(name, id)
             is_left = is_sent and unless_held
             word = "released" if is_own and not is_left else "missing" if entry is None else "left"
             self._holders_of(name).pop(id, None)
@@ -528,6 +539,7 @@ class MemoryStore(LockStore):
                 was_there = self._hand_over(names, id, sent=sent)
             elif self._live(self._marks, (name, id)) or self._live(self._notes, id):
                 was_there = self._take_out(name, id) is not None
+                self._forget_newest(name, id)
             is_alone = self._is_alone(name)
             if is_alone and name in self._due:
                 self._due[name] = min(self._due[name], self._clock() + _LATEST)
@@ -598,7 +610,8 @@ class MemoryStore(LockStore):
                     first = self._first_in_line(name)
                     closed = 0.0 if first is None else self._closed(name, first.entry.facts, first.id)
                     if closed > 0:
-                        self._due[name] = now + closed
+                        later = (each.due for each in self._lines[name] if each.due > now)
+                        self._due[name] = min([now + closed, *later])
                     promoted += self._let_go(name)
                 held_by += self._held_by(name) if holders else ()
                 elsewhere += [(name, woken.elsewhere)] if woken.elsewhere else []
@@ -628,6 +641,7 @@ class MemoryStore(LockStore):
         """Let one go without its lock; return it where the caller publishes it."""
         if entry.kind != "give":
             self._take_out(name, id_)
+            self._forget_newest(name, id_)
             return None
         self._notes[id_] = (b"", self._clock() + entry.ttl)
         return Promotion(name, id_, entry.text.encode())
@@ -783,6 +797,11 @@ class MemoryStore(LockStore):
     def _end_merging(self, name: str, id_: str | None) -> None:
         for each in [each for each, of in self._merging.items() if each[0] == name and of.id == id_]:
             del self._merging[each]
+
+    def _forget_newest(self, name: str, id_: str) -> None:
+        """One that leaves without a run is nobody's newer one."""
+        for each in [each for each, (newest, _) in self._newest.items() if (each[0], newest) == (name, id_)]:
+            del self._newest[each]
 
     def _take_out(self, name: str, id_: str | None) -> Entry | None:
         entry = self._entry(name, id_ or "")

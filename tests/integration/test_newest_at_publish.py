@@ -56,10 +56,12 @@ def text_of(token: str, how: str) -> str:
 
 def push(
     case: RedisCase, token: str, *, pause: float = 0.0, longest: float = 0.0, most: int = 100, task: str = "",
-    within: float | None = None, merges: bool = True, **terms: Any,
+    within: float | None = None, merges: bool = True, is_ignored: bool = False, **terms: Any,
 ) -> Any:  # fmt: skip
     """Publish a call that takes the place of the one of its task that waits."""
     facts = FACTS.replace("shop.index", task or "shop.index")
+    if is_ignored:
+        facts = facts.replace('"line":1', '"ignored":true,"line":1')
     merge = Merge(spelled(token.partition("/")[0], token), pause, longest) if merges else None
     turn = Turn(CLAIMED, UNCLAIMED, PARKED % token, facts, 1, most, 30.0, within, merge)
     terms = {"queue": case.queue(), "text": text_of(token, CLAIMED), "facts": ABOUT, "turn": turn, **terms}
@@ -119,6 +121,14 @@ def test_another_task_of_the_key_and_a_call_that_takes_no_part_wait_for_themselv
     push(case, C, task="shop.report")
     push(case, D, merges=False)
     assert in_line(case) == [B, C, D]
+
+
+def test_a_call_without_a_result_takes_no_place_of_one_that_has_one(case: RedisCase) -> None:
+    """Its message would store none, and the first caller would wait for ever."""
+    push(case, A)
+    push(case, B)
+    assert push(case, C, is_ignored=True).word == "parked"
+    assert in_line(case) == [B, C]
 
 
 def test_a_call_that_is_put_off_claims_nothing_and_starts_when_it_is_due(case: RedisCase) -> None:

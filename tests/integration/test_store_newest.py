@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from celery_redislock.store.store import Entry, Merge, Parked
-from tests.stores import JOBS, StoreCase, granted, in_line, park, refused
+from tests.stores import HOME, JOBS, StoreCase, at_home, granted, in_line, park, refused
 
 A, B, C, D, E, F = JOBS
 
@@ -17,11 +17,12 @@ REFUSED = '{"task":"shop.index","state":"queued","on_conflict":"coalesce"}'
 
 def meet(
     case: StoreCase, token: str, *, number: int | None = None, instead_of: str = "", task: str = "shop.index",
-    pause: float = 0.0, longest: float = 0.0, mark_ttl: float = 3600.0, **options: Any,
+    pause: float = 0.0, longest: float = 0.0, mark_ttl: float = 3600.0, kind: Any = "push", **options: Any,
 ) -> Parked:  # fmt: skip
     """Park a message that takes the place of an older call of its task."""
     facts = json.dumps({"task": task, "state": "queued", "line": 1}, separators=(",", ":"))
-    entry = Entry("push", case.queue(), 30.0, facts, f"text of {token}")
+    to = HOME if kind == "give" else case.queue()
+    entry = Entry(kind, to, 30.0, facts, f"text of {token}")
     merge = Merge(f'"{token}"\0{token}', pause, longest, number, instead_of, mark_ttl)
     return case.store.park("n", token, entry, nonce=secrets.token_hex(8), merge=merge, **options)
 
@@ -248,3 +249,39 @@ def test_nobody_yields_to_a_revoked_call(case: StoreCase) -> None:
     assert case.store.newest("n", "shop.index", A, None) == B
     list(case.store.release_claims(["job-b"]))
     assert case.store.newest("n", "shop.index", A, None) == ""
+
+
+@pytest.mark.parametrize(
+    "way", ["dropped", "waited for too long", "given, and waited for too long", "unpublished"]
+)
+def test_nobody_yields_to_a_call_that_left_without_a_run(case: StoreCase, way: str) -> None:
+    """Law 2: else an earlier one whose worker was killed would end, and neither would have run."""
+    granted(case.store.acquire("n", A, 30.0, facts=REFUSED))
+    if way == "unpublished":
+        assert case.store.release("n", A, opened_by=A).released
+        assert case.store.newest("n", "shop.index", B, None) == ""
+        return
+    kind = "give" if way.startswith("given") else "push"
+    if kind == "give":
+        at_home(case)
+    meet(case, B, number=1, kind=kind, within=None if way == "dropped" else 60.0)
+    assert case.store.newest("n", "shop.index", A, None) == B
+    if way == "dropped":
+        case.store.leave("n", B, unless_held=True)
+    else:
+        case.make_late(B)
+        case.make_due()
+        case.store.sweep()
+    if kind == "give":
+        case.store.settle("n", B, 30.0)
+    assert in_line(case) == []
+    assert case.store.newest("n", "shop.index", A, None) == ""
+
+
+def test_nobody_forgets_a_call_whose_run_has_ended(case: StoreCase) -> None:
+    granted(case.store.acquire("n", B, 30.0, facts=REFUSED))
+    granted(
+        case.store.acquire("n", "run-b/1", 30.0, facts=REFUSED.replace("queued", "running"), instead_of=B)
+    )
+    case.store.release("n", "run-b/1", opened_by=B)
+    assert case.store.newest("n", "shop.index", A, None) != ""

@@ -3,12 +3,13 @@
 import itertools
 import json
 import random
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from celery_redislock.store.store import Entry, Refusal
+from celery_redislock.store.store import Entry, Merge, Refusal
 from tests.stores import JOBS, MemoryCase, RedisCase, StoreCase, at_home, granted, in_line, park, refused
 from tests.tiers import slow
 
@@ -205,10 +206,19 @@ def test_several_at_once_start_no_more_often(case: StoreCase) -> None:
     """With a limit: who is on the way to its start counts as one that has started."""
     more = {"limit": 3}
     granted(start(case, A, **more))
-    granted(case.store.acquire("n", B, 30.0, facts=facts(state="queued", since=9e9, limit=3), limit=3))
+    fresh = facts(state="queued", since=round(time.time()), limit=3)
+    granted(case.store.acquire("n", B, 30.0, facts=fresh, limit=3))
     closed(start(case, C, **more))
     granted(start(case, "run-b/1", of=B, **more))
     closed(start(case, C, **more))
+
+
+def test_where_all_places_are_on_their_way_a_line_is_looked_at_soon(case: StoreCase) -> None:
+    """Nobody tells when such a claim ends without a start: it is asked for again, and not after a span."""
+    fresh = facts(state="queued", since=round(time.time()), limit=3)
+    for token in (A, B):
+        granted(case.store.acquire("n", token, 30.0, facts=fresh, limit=3))
+    assert closed(start(case, C, limit=3)).hold.expires_in <= 2.0
 
 
 def test_one_that_was_handed_its_lock_is_on_its_way_however_long_it_has_waited(case: StoreCase) -> None:
@@ -231,12 +241,47 @@ def test_what_has_no_rate_is_kept_by_none(case: StoreCase) -> None:
     closed(start(case, D))
 
 
-def test_a_clock_that_is_set_back_makes_nobody_wait_for_longer_than_a_span(plain_case: RedisCase) -> None:
+@pytest.mark.parametrize("rate", [RATE, "1500/10000"])
+def test_a_clock_that_is_set_back_makes_nobody_wait_for_longer_than_a_span(
+    plain_case: RedisCase, rate: str
+) -> None:
+    """Whoever asks, and however often: what was noted later than now counts from now on."""
     case = plain_case
+    key = case.key(part="starts:10000")
+    run(case, A, rate=rate)
+    run(case, B, rate=rate)
+    if rate != RATE:
+        case.client.lset(key, 0, case.client.lindex(key, 0).split()[0] + b" 1500")
+    let_pass(case, -3600.0)
+    assert closed(start(case, C, rate=rate)).hold.expires_in <= 10.1
+    assert 0 < case.client.pttl(key) <= 10_100
+    let_pass(case, 10.1)
+    run(case, C, rate=rate)
+
+
+def test_a_rate_that_is_changed_counts_what_was_noted_before(plain_case: RedisCase) -> None:
+    """Also where starts are counted in another way from now on: nothing of the key is broken."""
+    case = plain_case
+    for token in (A, B):
+        run(case, f"98765432-{token}", rate="1000/10000")
+    assert wait(case, C, how="ask", rate="2000/10000") == "runs"
+    run(case, C, rate="1001/10000")
+    run(case, D, rate="1000/10000")
+    run(case, E, rate="1001/10000")
+    assert case.store.release("n", E).released is False
+
+
+def test_one_that_waits_for_a_place_is_looked_at_when_one_before_it_is_due(case: StoreCase) -> None:
+    """Of all that keeps a line from going on, what ends first counts."""
     run(case, A)
     run(case, B)
-    let_pass(case, -3600.0)
-    assert closed(start(case, C)).hold.expires_in <= 10.0
+    merge = Merge(f'"{C}"\0{C}', 1.0)
+    facts_of_c = facts("", state="queued", line=1)
+    entry = Entry("push", case.queue(), 30.0, facts_of_c, C)
+    assert case.store.park("n", C, entry, nonce=C, merge=merge).word == "parked"
+    wait(case, D)
+    case.make_due()
+    assert 0.0 < case.store.sweep().next_in <= 1.0
 
 
 def test_many_starts_are_counted_in_pieces_of_the_span(plain_case: RedisCase) -> None:

@@ -71,11 +71,14 @@ if has_line and is_open and (length > 0 or call('EXISTS', stem .. 'sent') == 1) 
 end
 local from, to = string.find(message, header, 1, true)
 
+local IGNORED = '"ignored":true'
 -- Its arguments take the place of those of the one of its task that waits. Returns nothing where there is none.
 local function merge()
   local waiting, _, task_id, token = waiting_of(stem, task)
   local kind, _, _, its_facts, its_text = read(waiting and call('HGET', parked, waiting))
-  if kind ~= 'push' then
+  -- Somebody waits for its result, and this call's message would store none.
+  local loses_result = string.find(facts, IGNORED, 1, true) and not string.find(its_facts or '', IGNORED, 1, true)
+  if kind ~= 'push' or loses_result then
     return
   end
   local own_id, own_token = string.match(named, '^([^%z]*)%z(.*)$')

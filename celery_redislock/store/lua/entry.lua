@@ -53,14 +53,18 @@ end
 
 -- Nobody takes the place of this one any more (merge.lua).
 local function end_merging(stem, id)
-  local task = redis.pcall('HGET', stem .. 'merge', '\0' .. id)
-  if type(task) ~= 'string' then
-    return
-  end
-  local waiting = redis.call('HGET', stem .. 'merge', task) or ''
-  redis.call('HDEL', stem .. 'merge', '\0' .. id)
-  if string.find(waiting, id .. '\0', 1, true) == 1 then
+  local _, _, _, facts = read(redis.pcall('HGET', stem .. 'parked', id))
+  local task = string.match(facts or '', '"task":"([^"]*)"')
+  if task and string.find(redis.call('HGET', stem .. 'merge', task) or '', id .. '\0', 1, true) == 1 then
     redis.call('HDEL', stem .. 'merge', task)
+  end
+end
+
+-- One that leaves without a run is nobody's newer one (merge.lua).
+local function forget_newest(stem, id, facts)
+  local task = string.match(facts or '', '"task":"([^"]*)"')
+  if task and string.find(redis.call('HGET', stem .. 'newest', task) or '', id .. '\0', 1, true) == 1 then
+    redis.call('HDEL', stem .. 'newest', task)
   end
 end
 

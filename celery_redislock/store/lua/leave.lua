@@ -30,6 +30,9 @@ local entry = call('HGET', stem .. 'parked', id) or ''
 local is_in_line = is_sent or call('ZSCORE', stem .. 'line', id)
 local _, _, _, facts = read(entry)
 take_out_of_all(stem, name, id, facts or '')
+if is_in_line then
+  forget_newest(stem, id, facts)
+end
 if is_own then
   drop(lock, index, name, permit, id, facts)
   local word = is_sent and ARGV[4] == '1' and 'left' or 'released'

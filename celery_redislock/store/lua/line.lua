@@ -78,10 +78,8 @@ end
 -- The home that alone can serve the first in the line that was looked at last; nil where that is not another one.
 local elsewhere
 
--- When the rate, or the period, of the first in line lets it start; nil where none keeps it.
-local opens
-
--- When the first is due of those that the look at a line has passed over, where it has no other reason to look again.
+-- When somebody in the line that was looked at last may start, by a due time, a rate or a period; nil where none keeps
+-- anybody.
 local soonest
 
 -- Returns nothing where nobody waits, or could be served; an id, its text and how often it was sent and extended where
@@ -96,8 +94,7 @@ local function wake(lock, index, name, home, only, permit)
   local now = now_ms()
   elsewhere = nil
   soonest = nil
-  opens = nil
-  local rank, passed, is_on_its_way = 0
+  local rank, is_on_its_way = 0
   if not only and not permit and call('EXISTS', sent) == 1 then
     local held = call('GET', lock)
     permit = is_marker(held) and permits(lock, index, name, held) or nil
@@ -124,7 +121,7 @@ local function wake(lock, index, name, home, only, permit)
       -- Its process is dead, or stands still. Elsewhere it would stand before those who go before it here.
       take_out_of_all(stem, name, id, facts)
     elseif not only and due_of(facts) > now then
-      passed = math.min(passed or math.huge, due_of(facts))
+      soonest = math.min(soonest or math.huge, due_of(facts))
       rank = rank + 1
     elseif kind == 'give' and not is_home(home, to) then
       -- It is given when its claim has run out.
@@ -167,8 +164,8 @@ local function wake(lock, index, name, home, only, permit)
         return
       elseif closed > 0 then
         -- Nobody goes before it, whatever rate or period that one has.
-        look_by(index, name, stem, now + closed)
-        opens = now + closed
+        soonest = math.min(soonest or math.huge, now + closed)
+        look_by(index, name, stem, soonest)
         return
       else
         if takes and permit and (limit or has_permit) then
@@ -225,11 +222,9 @@ local function wake(lock, index, name, home, only, permit)
     end
   end
   -- For those that were passed over, or are on their way.
-  if not passed or is_on_its_way or call('EXISTS', sent) == 1 then
-    passed = math.min(passed or math.huge, now + LATEST)
-  else
-    soonest = passed
+  if not soonest or is_on_its_way or call('EXISTS', sent) == 1 then
+    soonest = math.min(soonest or math.huge, now + LATEST)
   end
-  look_by(index, name, stem, passed)
+  look_by(index, name, stem, soonest)
 end
 

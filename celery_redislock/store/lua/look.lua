@@ -36,18 +36,15 @@ include('rate')
   local pending = permit and permit.pending() or 0
   local left, last = closed_for(stem_of(KEYS[1]), ARGV[1], pending, now_ms())
   by_rate = left > 0 and refusal_by_rate(left, last, ARGV[1])
-  value = by_rate and by_rate[4]
+  value, kind = by_rate and by_rate[4], 'rate'
 end
 if not value or string.find(value, token, 1, true) == 1 then
   return {ok = 'free'}
 end
 include('keys')
 include('refusal')
-if by_rate then
-  note_refusal(KEYS[1], KEYS[2], string.match(KEYS[1], '{(.*)}:lock$'), ARGV[1], value)
-  return by_rate
-end
-local holders = permit and kind == 'held' and permit.holders() or {1, value, redis.call('PTTL', key)}
+local holders = by_rate and {unpack(by_rate, 3)}
+  or permit and kind == 'held' and permit.holders() or {1, value, redis.call('PTTL', key)}
 local copy = permit and permit.copy_of(string.sub(token, 1, -2))
 note_refusal(KEYS[1], KEYS[2], string.match(KEYS[1], '{(.*)}:lock$'), ARGV[1], copy or holders[2])
 return {'refused', kind, unpack(holders)}

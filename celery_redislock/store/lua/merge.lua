@@ -32,8 +32,7 @@ end
 
 -- From now on others of its task take the place of this one. `named`: the spellings of its task id and token.
 local function let_merge(stem, task, id, number, named)
-  redis.call('HSET', stem .. 'merge', task, id .. '\0' .. string.format('%.0f', number) .. '\0' .. named,
-    '\0' .. id, task)
+  redis.call('HSET', stem .. 'merge', task, id .. '\0' .. string.format('%.0f', number) .. '\0' .. named)
   note_newest(stem, task, id, number)
 end
 

@@ -104,9 +104,7 @@ end
 local length = call('ZCARD', line)
 -- Where some hold it, all who were handed it and hold it no more are in line again.
 local is_free = not held and length == 0 and (permit and permit.ends_in(0) or call('EXISTS', stem .. 'sent') == 0)
-if is_free and closed_for(stem, facts, permit and permit.pending(id) or 0, now_ms(), id) > 0 then
-  is_free = false
-end
+is_free = is_free and closed_for(stem, facts, permit and permit.pending(id) or 0, now_ms(), id) == 0
 if how ~= 'refused' and (is_own or how == 'ask' and is_free and not (pause and pause > 0)) then
   return {ok = 'runs'}
 end

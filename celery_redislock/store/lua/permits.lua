@@ -142,7 +142,7 @@ permits = function(lock, index, name, held)
       local since = string.match(all[i + 1], '"since":(%d+)')
       local is_running = string.find(all[i + 1], '"state":"running"', 1, true)
       local is_handed = string.find(all[i + 1], '"line":1', 1, true)
-      local is_on_its_way = not is_running and (is_handed or since and now - since * 1000 < HAND_OFF)
+      local is_on_its_way = not is_running and (is_handed or since and math.abs(now - since * 1000) < HAND_OFF)
       count = count + (all[i] ~= but and is_on_its_way and 1 or 0)
     end
     return count

@@ -9,6 +9,8 @@
 --   The facts of who starts, or is to, say `"rate":"N/SPAN"`, or two such words. Those of who waits, and is to be
 --   accepted, say `"period":1`.
 local MOST_EXACT, BUCKETS = 1000, 100
+-- Milliseconds after which it is asked again where no time is known.
+local LATER = 2000
 
 -- The rates that facts say: a list of {number, span}.
 local function rates_in(facts)
@@ -20,23 +22,41 @@ local function rates_in(facts)
   return rates
 end
 
+-- The clock was set back: what was noted later than now counts from now on, so that nobody waits for longer than a span.
+local function set_back(starts, span, now)
+  local all = redis.call('LRANGE', starts, 0, -1)
+  for i, each in ipairs(all) do
+    local at, more = string.match(each, '^(%d+)(.*)$')
+    all[i] = string.format('%.0f', math.min(at, now)) .. more
+  end
+  -- pcall: who may only read sees what there is.
+  if type(redis.pcall('DEL', starts)) == 'number' then
+    redis.call('RPUSH', starts, unpack(all))
+    redis.call('PEXPIRE', starts, math.ceil(span + span / BUCKETS))
+  end
+end
+
 -- Milliseconds until one of these rates has had fewer starts than it may; 0: it has. And who started last.
 local function closed_by(stem, number, span, pending, now)
   local starts = stem .. 'starts:' .. span
   local free = number - pending
   if free < 1 then
-    return span, '' -- until one that is on its way has started, or its claim has ended
+    -- Until one that is on its way has started, or its claim has ended: nobody tells when.
+    return math.min(span, LATER), ''
   end
-  local last
+  local newest = redis.call('LINDEX', starts, 0)
+  if newest and tonumber(string.match(newest, '^%d+')) > now then
+    set_back(starts, span, now)
+  end
   if number <= MOST_EXACT then
-    last = redis.call('LINDEX', starts, free - 1)
+    local last = redis.call('LINDEX', starts, free - 1)
     local at = last and tonumber(string.match(last, '^%d+'))
-    -- A clock that was set back makes nobody wait for longer than a span.
-    return at and math.max(0, math.min(at + span - now, span)) or 0, redis.call('LINDEX', starts, 0) or ''
+    return at and math.max(0, math.min(at + span - now, span)) or 0, newest or ''
   end
   local taken = 0
   for _, each in ipairs(redis.call('LRANGE', starts, 0, -1)) do
-    local at, count = string.match(each, '^(%d+) (%d+)')
+    -- One of a token was noted when the rate was lower.
+    local at, count = string.match(each, '^%d+'), string.match(each, '^%d+ (%d+)$') or 1
     -- Each counts until it is wholly out.
     local left = math.min(at + span / BUCKETS + span - now, span)
     taken = taken + (left > 0 and tonumber(count) or 0)

@@ -50,6 +50,11 @@ if is_over then
 end
 local facts = permit and ours or ours and held
 local runs = facts and string.find(facts, '"state":"running"', 1, true)
+if opened_by and facts and not runs then
+include('keys')
+include('entry')
+  forget_newest(stem_of(lock), string.sub(token, 1, -2), facts)
+end
 if runs and string.find(facts, '"timed":1', 1, true) then
 include('keys')
 include('history')

@@ -28,9 +28,8 @@ local function forget(stem)
   for _, what in ipairs({'merge', 'newest'}) do
     local all = redis.pcall('HGETALL', stem .. what)
     for i = 1, #all, 2 do
-      local id = string.match(all[i], '^%z(.*)$') or string.match(all[i + 1], '^([^%z]*)%z')
+      local id = string.match(all[i + 1], '^([^%z]*)%z')
       if id and is_wanted[string.match(id, '^(.+)/') or id] then
-        end_merging(stem, id)
         redis.pcall('HDEL', stem .. what, all[i])
       end
     end

@@ -27,6 +27,7 @@ if is_held then
 elseif call('EXISTS', stem .. 'note:' .. id, mark_of(stem, id)) > 0 then
   -- It went without the lock. Any other whose claim has ended is in line still, and is looked for in its turn.
   was_in_line = take_out_of_all(stem, name, id, facts or '')
+  forget_newest(stem, id, facts)
 end
 if permit or not held then
   promoted, text, sends, kept = wake(lock, index, name, home)

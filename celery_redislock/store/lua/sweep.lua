@@ -56,6 +56,7 @@ local function let_go(name, stem, is_held)
         or type(redis.pcall('RPUSH', to, next_text(stem, name, id, facts, text))) == 'number' then
       if kind then
         take_out_of_all(stem, name, id, facts)
+        forget_newest(stem, id, facts)
       else
         call('ZREM', stem .. 'until', id)
       end
@@ -185,9 +186,8 @@ local function look(name)
     tell(name, 'promoted', promoted, text, sends, kept)
   end
   if is_freed then
-    if opens or soonest then
-      local first = let_go(name, stem, is_held)
-      call('ZADD', lines, 'XX', math.min(opens or soonest, first), name)
+    if soonest then
+      call('ZADD', lines, 'XX', math.min(soonest, let_go(name, stem, is_held)), name)
       look_by(index, name, stem)
     end
     return
@@ -199,7 +199,7 @@ local function look(name)
   end
   local left = permit and permit.ends_in(0) or not permit and call('PTTL', lock)
   latest = left and left >= 0 and math.min(latest, now + left + 5) or latest
-  latest = opens and math.min(latest, opens) or latest
+  latest = soonest and math.min(latest, soonest) or latest
   latest = permit and elsewhere and math.min(latest, now + OF_ANOTHER_HOME) or latest
   if not promoted then
     call('ZADD', lines, 'XX', latest < math.huge and latest or now + LATEST, name)

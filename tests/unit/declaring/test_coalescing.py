@@ -87,6 +87,11 @@ def test_one_strategy_is_for_publish_and_worker(asked):
     assert "is for publish and worker alike, and on_conflict names" in problem
 
 
+def test_who_coalesces_on_the_worker_does_so_at_publish():
+    options = read({"on_conflict": {"server": "coalesce"}})
+    assert (options.client, options.server) == ("coalesce", "coalesce")
+
+
 def test_a_setting_counts_for_the_tasks_that_can_coalesce():
     settings = {"redislock_on_conflict": "coalesce"}
     assert read({}, settings).client == "coalesce"

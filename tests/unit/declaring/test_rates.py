@@ -30,7 +30,22 @@ def test_a_rate_is_so_many_starts_in_a_span(rate, told):
 
 @pytest.mark.parametrize(
     "rate",
-    ["fast", "0/s", "10", "10/2d", "10/90000s", "10/0s", "10/", "/s", [], ["1/s"] * 3, ["1/s", 5], {}, True],
+    [
+        "fast",
+        "0/s",
+        "10",
+        "10/2d",
+        "10/90000s",
+        "10/0s",
+        "10/",
+        "/s",
+        [],
+        ["1/s"] * 3,
+        ["1/s", 5],
+        ["10/m", "5/60s"],
+        {},
+        True,
+    ],
 )
 def test_what_is_no_rate_is_refused_with_examples_that_are(rate):
     [problem] = refused(lock_rate=rate)
@@ -46,7 +61,11 @@ def test_what_only_celerys_rate_limit_takes_is_told_from_it(rate):
 @pytest.mark.parametrize("lock", ["until_executing", "until_expired", "until_and_while_executing"])
 def test_it_is_about_the_one_lock_of_a_run(lock):
     period = {"lock_period": 60} if lock == "until_expired" else {}
-    assert any("lock_rate" in problem for problem in refused(lock=lock, lock_rate="1/s", **period))
+    problems = refused(lock=lock, lock_rate="1/s", **period)
+    assert any("lock_rate" in problem for problem in problems)
+    assert not any("use 'until_and" in problem or "or 'until_and" in problem for problem in problems)
+    with pytest.raises(LockOptionError, match="lock_rate"):
+        called(read({"lock_rate": "1/s"}), lock=lock, **period)
 
 
 def test_it_does_not_go_with_a_period():
