@@ -235,8 +235,9 @@ class LockHandle:
         Who runs, or was handed the lock, ends first: the hold waits for that in front of the line, at most
         ``for_`` seconds, and begins then. Calls that meet it wait, whatever ``on_conflict`` says. In a scope
         that has two locks it is that of the runs. It replaces a hold of this key, reason and time. Nothing
-        renews it. An operator's act, logged as WARNING; up to seven requests, and one for each hundred who
-        wait, where more than that do.
+        renews it. From any process that reaches the lock server; it needs none afterwards. An operator's act,
+        logged as WARNING; up to seven requests, and one for each hundred who wait, where more than that do.
+        They are not one step: one that dies in between leaves the hold, or the one before it, or none.
 
         Args:
             reason: why, for the log and for whoever asks ``celery redislock explain``.

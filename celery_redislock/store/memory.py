@@ -569,7 +569,8 @@ class MemoryStore(LockStore):
     def end_pauses(self) -> int:
         """Let every call that is put off be due now, as if its ``lock_debounce`` had passed.
 
-        One whose key is held waits for its end, as any other. For tests, which need not sleep then.
+        One whose key is held waits for its end, as any other. For tests, which need not sleep then; from any
+        thread.
 
         Returns:
             How many calls were put off.

@@ -772,6 +772,9 @@ class LockStore(ABC):
             The id of a later call of this task that was accepted within the last hour, '' for none.
             ``number``: as of a :class:`Merge`; without one each other call counts as later, and nothing is
             noted. A store of several locks, and a quorum, knows none.
+
+        Raises:
+            LockUnavailable: the server cannot be reached.
         """
         return ""
 

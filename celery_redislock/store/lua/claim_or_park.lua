@@ -5,7 +5,7 @@
 -- The KEYS and ARGV of claim_and_push.lua come before these:
 --
 -- KEYS  last  as there
--- ARGV  last but ten  header     a piece of the message, which is there once
+-- ARGV  last but ten     header   a piece of the message, which is there once
 --       last but nine    unclaimed  what is there instead in a message that has no claim
 --       last but eight   parked     likewise in one that waits in line
 --       last but seven  facts      json, of the claim that it is handed in its turn
