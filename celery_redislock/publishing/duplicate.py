@@ -8,7 +8,7 @@ from celery_redislock.exceptions import LockOptionError
 from celery_redislock.log import logger
 from celery_redislock.publishing.call import Call, runs_in_this_thread
 from celery_redislock.publishing.conflict import announce, choose, duplicate_error, log_merge, log_skip
-from celery_redislock.publishing.results import DUPLICATE_OF, RUN_AS, LockEagerResult, LockResult
+from celery_redislock.publishing.results import DUPLICATE_OF, RUN_AS, LockEagerResult, LockResult, end_unrun
 from celery_redislock.store.store import Hold
 
 
@@ -66,7 +66,7 @@ def skip(call: Call, hold: Hold) -> Any:
         and not call.is_eager
         and not call.lock.is_ignored
     ):
-        _end_fixed_id(call, f"{DUPLICATE_OF} {owner}, and so not published")
+        end_unrun(call.task, call.task_id, f"{DUPLICATE_OF} {owner}, and so not published")
     if call.is_eager or not (b'"task":"' in hold.text or hold.facts.get("task")):
         # There is no result of the holder's to wait for: it ran in place, or is no task (a Lock of this
         # package's, another program's lock).
@@ -103,27 +103,6 @@ def merge(call: Call, waiting: Hold, merged: int) -> LockResult:
     log_merge(call.lock, owner, merged)
     call.forget_result()
     if call.has_fixed_id and not call.is_tick and call.task_id != owner and not call.lock.is_ignored:
-        _end_fixed_id(call, f"{RUN_AS} {owner}")
+        end_unrun(call.task, call.task_id, f"{RUN_AS} {owner}")
     is_ignored = call.lock.is_ignored or b'"ignored":true' in waiting.text
     return LockResult.of_holder(waiting, owner, call.task, ignored=is_ignored)
-
-
-def _end_fixed_id(call: Call, why: str) -> None:
-    """Store a ready state for the id the caller chose, so that nobody waits for it for ever.
-
-    Nothing is read: a publish waits for no answer of a result backend. So a job of this id under another
-    key has its state overwritten, but for a SUCCESS, which most backends keep; its next states follow.
-    """
-    backend = call.task.backend
-    task_id = call.task_id
-    if backend.as_uri() == "rpc://":
-        return  # it stores a state for its caller only
-    try:
-        backend.mark_as_revoked(task_id, why)
-    except Exception as error:  # noqa: BLE001  every backend has errors of its own
-        logger.warning(
-            "%r is a %s; a caller who waits for that id waits in vain: see to the result backend (%r)",
-            task_id,
-            why,
-            error,
-        )

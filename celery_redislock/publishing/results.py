@@ -44,6 +44,23 @@ class Period(NamedTuple):
     ends_at: float
 
 
+def end_unrun(task: Any, task_id: str, why: str) -> None:
+    """Store REVOKED for an id under which nothing runs, so that nobody waits for it for ever; never raises.
+
+    Nothing is read: a publish waits for no answer of a result backend. So a job of this id under another key
+    has its state overwritten, but for a SUCCESS, which most backends keep; its next states follow. Nothing
+    is stored where only the publisher of a message reads its state (``rpc://``).
+    """
+    backend = task.backend
+    if backend.as_uri() == "rpc://":
+        return
+    try:
+        backend.mark_as_revoked(task_id, why)
+    except Exception as error:  # noqa: BLE001  every backend has errors of its own
+        line = "%r does not run (%s), and who waits for it waits in vain: see to the result backend (%r)"
+        logger.warning(line, task_id, why, error)
+
+
 def _described(result: Any) -> str:
     how = "" if not result.is_duplicate else " (duplicate, by period)" if result.period else " (duplicate)"
     return f"<{type(result).__name__}: {result.id}{how}>"

@@ -30,12 +30,16 @@ from celery_redislock.log import is_news, logger
 from celery_redislock.publishing.conflict import announce, log_merge, log_wait
 from celery_redislock.publishing.message import HEADER, Message, key_in
 from celery_redislock.publishing.promote import OF_A_WORKER, PUBLISHING, text_of
+from celery_redislock.publishing.results import RUN_AS, end_unrun
 from celery_redislock.publishing.turn import band_of, facts_of_turn, hand_off, spelled
-from celery_redislock.receiving import line, newest
+from celery_redislock.receiving import line
 from celery_redislock.receiving.sweep import look_soon
 from celery_redislock.running.delivery import BY_BROKER, Delivery
 from celery_redislock.running.leavings import mark_ttl
 from celery_redislock.store.store import LARGEST, Entry, Merge, Parked
+
+#: How often a message asks for a place that others take meanwhile. Then it waits as itself.
+_TRIES = 10
 
 #: What the answer says of a message that is not to run.
 GONE = frozenset({"newer", "done"})
@@ -246,11 +250,16 @@ def _park(
 def _park_newest(
     task: Any, lock: TaskLock, said: Message, options: LockOptions, park: Callable[..., Parked]
 ) -> Parked:
-    """Park a message, in the place of an older call of its task if one waits; end it if a newer one does."""
+    """Park a message, in the place of an older call of its task if one waits; end it if a newer one does.
+
+    Each is a message of its own, with a task id that somebody may wait for. So the older one's state is
+    stored first: a worker that dies in between leaves it in line, and whoever parks the newer one does both
+    again.
+    """
     names = spelled(lock.owner, said.token)
     times = options.lock_debounce or 0.0, options.lock_debounce_max or 0.0
     merge = Merge(names, *times, said.number, mark_ttl=mark_ttl(task.app))
-    for _ in range(newest.TRIES):
+    for _ in range(_TRIES):
         answer = park(merge=merge)
         waiting = answer.held_by
         if waiting is None or answer.word not in {"older", "newer"}:
@@ -258,10 +267,12 @@ def _park_newest(
         announce(task, lock, waiting, "server", what_happens="coalesce")
         if answer.word == "newer":
             log_merge(lock, waiting.owner, 1)
-            newest.end(task, lock.owner, waiting.owner, is_ignored=lock.is_ignored)
+            if not lock.is_ignored:
+                end_unrun(task, lock.owner, f"{RUN_AS} {waiting.owner}")
             return answer
         log_merge(lock._replace(owner=waiting.owner), lock.owner, 1)
-        newest.give_way(task, waiting, said.token)
+        if b'"ignored":true' not in waiting.text:
+            end_unrun(task, waiting.owner, f"{RUN_AS} {lock.owner}")
         merge = merge._replace(instead_of=waiting.token)
     return park()
 
