@@ -352,6 +352,7 @@ class Histories(RuleBasedStateMachine):
         self.server.expire(part="period")
         del self.memory.memory._periods["n"]
         self.last = None
+        self.look()
 
     @precondition(lambda self: self.rate and not self.holders)
     @rule(data=st.data())
@@ -385,6 +386,7 @@ class Histories(RuleBasedStateMachine):
         self.server.client.delete(*(self.server.key(part=f"starts:{each}") for each in (SPAN, SPAN + 1)))
         self.memory.memory._starts.clear()
         self.last = None
+        self.look()
 
     def put_off(self) -> list[str]:
         """The calls that wait until they are due."""
