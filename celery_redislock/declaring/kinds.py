@@ -76,7 +76,7 @@ class Rates(Kind):
     def refusal(self, value: object) -> ValueError:
         """Return the error, with what Celery's own ``rate_limit`` would be."""
         error = super().refusal(value)
-        is_celerys = isinstance(value, int | float) or (isinstance(value, str) and "." in value)
+        is_celerys = isinstance(value, int | float) or re.fullmatch(r"\d+|\d*\.\d+(/[smh])?", str(value))
         return ValueError(f"{error}; Celery's rate_limit is another option") if is_celerys else error
 
     @classmethod
@@ -168,7 +168,7 @@ LIMIT = Kind(
     f"{_NUMBER}, or a callable of the call's arguments, by name, that returns one{_NO_LIMIT}",
     lambda value: _is_holders(value) or (callable(value) and not isinstance(value, type)),
 )
-RATE = Rates("a text such as '10/m', '1/s' or '10/90s' (1 s … 1 d), or a list of two: ['10/s', '1000/h']")
+RATE = Rates("a text such as '10/m', '1/s' or '10/90s' (1 s … 1 d), or two of two spans: ['10/s', '1000/h']")
 #: Texts are refused: ``"false"`` would be true.
 FLAG = Kind("True or False", lambda value: isinstance(value, bool))
 #: Braces would move a Redis key's hash tag.

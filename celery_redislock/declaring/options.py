@@ -286,7 +286,8 @@ def disagreements(options: LockOptions) -> list[str]:
             "lock_rate": options.lock_rate is not None,
         }
         problems += [
-            f"{name} does not go with lock_key={options.lock_key!r}, for lock='while_executing' alone"
+            f"{name} does not go with lock_key={options.lock_key!r}: several resources need "
+            "lock='while_executing', without a limit, a period or a rate; leave it out, or name one resource"
             for name, is_there in others.items()
             if is_there
         ]

@@ -328,7 +328,7 @@ class MemoryStore(LockStore):
             is_put_off = merge is not None and merge.pause > 0
             if how != "refused" and (is_own or (how == "ask" and is_free and not is_put_off)):
                 return Parked("runs")
-            met = None if merge is None or is_own else self._met(name, entry, merge, place)
+            met = None if merge is None or is_own else self._met(name, id, entry, merge, place)
             if met is not None and met.word != "merged":
                 return met
             if len(line) >= most and not is_own and met is None:
@@ -376,8 +376,14 @@ class MemoryStore(LockStore):
         places = self._lines.get(name, [])
         self._lines[name] = [*places[:at], new, *places[at:]]
 
-    def _met(self, name: str, entry: Entry, merge: Merge, place: str) -> Parked | None:
-        """Return the one of its task that waits, and which of them gives way; ``None`` for no other."""
+    def _met(self, name: str, id_: str, entry: Entry, merge: Merge, place: str) -> Parked | None:
+        """Return the one of its task that waits, and which of them gives way; ``None`` for no other.
+
+        Or the newest one that was accepted, where this is older.
+        """
+        newest, made = self._newest.get((name, _task_in(entry.facts)), ("", 0))
+        if merge.number is not None and newest not in {"", id_} and made > merge.number:
+            return Parked("newer", held_by=Hold(name, f"{newest}\0".encode(), 0.0))
         found = self._merging.get((name, _task_in(entry.facts)))
         if found is None:
             return None
@@ -686,9 +692,14 @@ class MemoryStore(LockStore):
             ]
 
     def _wake(  # noqa: PLR0911  as ``lua/line.lua``
-        self, name: str, only: str | None = None, rank: int = 0, home: str | None = None
-    ) -> "_Woken":
-        """Hand a lock to the first in its line, or to this one, which holds it already (``lua/line.lua``)."""
+        self, name: str, only: str | None = None, rank: int = 0, home: str | None = None,
+        pushed: list[str] | None = None,
+    ) -> "_Woken":  # fmt: skip
+        """Hand a lock to the first in its line, or to this one, which holds it already (``lua/line.lua``).
+
+        ``pushed``: the queues of those that were handed it at once, of whom the first is received first.
+        """
+        pushed = [] if pushed is None else pushed
         self._bring_back(name)
         line = [each for each in self._lines.get(name, ()) if not each.is_sent][rank:]
         if not line:
@@ -699,7 +710,7 @@ class MemoryStore(LockStore):
         now = self._clock()
         if not only and line[0].due > now:
             self._look_by(name, line[0].due)
-            return self._wake(name, rank=rank + 1, home=home)
+            return self._wake(name, rank=rank + 1, home=home, pushed=pushed)
         if entry.kind == "give" and not self._is_home(entry.to, home):
             if only:
                 self.renew([Term(name, id_, _OF_ANOTHER_HOME)])
@@ -714,7 +725,7 @@ class MemoryStore(LockStore):
         is_waiting = takes and not only
         is_here = id_ in self._holders_of(name) or self._copies(name, id_)
         if is_dead or (is_waiting and is_here and not self._is_alone(name)):
-            return self._wake(name, rank=rank if is_dead else rank + 1, home=home)
+            return self._wake(name, rank=rank if is_dead else rank + 1, home=home, pushed=pushed)
         others = _others(name, facts) if is_waiting else []
         has_room = self._room(name, limit) >= _weight_in(facts)
         if is_waiting and not (has_room and all(self._is_next(each, id_) for each in others)):
@@ -735,22 +746,28 @@ class MemoryStore(LockStore):
             self._look_by(name, now + (min(entry.ttl, _LATEST) if takes else entry.ttl))
             sends = self._sends.get(id_, (0, 0)) if takes else (0, 0)
             return _Woken(id_, (Promotion(name, id_, entry.text.encode(), *sends),))
-        self._send(name, id_, entry, takes=takes)
+        self._send(name, id_, entry, pushed, takes=takes)
         if name in self._lines:
             self._due[name] = min(self._due.get(name, now + _LATEST), now + entry.ttl)
         if only and not takes:
             self._holders_of(name).pop(only, None)
-        return _Woken(id_) if takes and (only or not has_permit) else self._wake(name, rank=rank, home=home)
+        return (
+            _Woken(id_)
+            if takes and (only or not has_permit)
+            else self._wake(name, rank=rank, home=home, pushed=pushed)
+        )
 
     def _look_by(self, name: str, by: float) -> None:
         """Look at a line by then, or sooner where it is due sooner."""
         self._due[name] = min(self._due.get(name, by), by)
 
-    def _send(self, name: str, id_: str, entry: Entry, *, takes: bool) -> None:
+    def _send(self, name: str, id_: str, entry: Entry, pushed: list[str], *, takes: bool) -> None:
         """Tell who waits that its turn has come. What was pushed before counts as there."""
         is_there = takes and self._sends.get(id_, (0, 0))[0] > 0
         if entry.kind != "hold" and not is_there:
-            self.queues[entry.to].append(entry.text)
+            queue = self.queues[entry.to]
+            queue.insert(len(queue) - pushed.count(entry.to), entry.text)
+            pushed.append(entry.to)
             self._rung.notify_all()
         if entry.kind == "push" and takes:
             self._hand_over([name, *_others(name, entry.facts.encode())], id_, sent=not is_there)

@@ -136,6 +136,16 @@ def test_whoever_ends_a_hold_lets_the_next_in_line_start(case: StoreCase) -> Non
     assert granted(take(case, "job-d/run", instead_of=D)).taken_over
 
 
+def test_those_that_are_handed_it_at_once_are_received_in_their_order(case: StoreCase) -> None:
+    """As many as there is room for, when one that held it alone has ended."""
+    case.take(A)
+    for token in (B, C, D, E):
+        park(case, token)
+    case.store.release("n", A)
+    assert holders(case) == {B, C, D}
+    assert case.pushed()[::-1] == [B, C, D]
+
+
 def test_an_exclusive_waiter_gets_its_turn_when_the_permits_have_drained(case: StoreCase) -> None:
     """Nobody overtakes it meanwhile, or a stream of others would starve it."""
     take(case, A)

@@ -72,7 +72,7 @@ class TestPlace:
         assert (case.holder(), in_line(case)) == (C, [D])
         case.store.release("n", C, mark=Mark(D, 30.0))
         assert (case.holder(), in_line(case), case.lines()) == (None, [], [])
-        assert case.pushed() == [B, C, D]
+        assert case.pushed() == [C, B, D]  # the last of those that were pushed at once is next
 
     @pytest.mark.parametrize("token", TOKENS)
     def test_a_mark_is_found_whatever_the_token_of_its_message_looks_like(
@@ -82,7 +82,7 @@ class TestPlace:
         another = f"{token[:-1]}?"
         line_up(case, token, another)
         case.store.release("n", A, mark=Mark(token, 30.0, is_done=True))
-        assert (case.holder(), in_line(case), case.pushed()) == (another, [], [token, another])
+        assert (case.holder(), in_line(case), case.pushed()) == (another, [], [another, token])
         case.store.release("n", another)
         assert isinstance(case.take(C, message=token), Marked)
         granted(case.take(C, message=another))

@@ -11,6 +11,9 @@ from tests.stores import HOME, JOBS, StoreCase, at_home, granted, in_line, park,
 
 A, B, C, D, E, F = JOBS
 
+#: When a call is made after all others.
+LATER = 500_000 * 10**10
+
 #: What a call says that is refused, of a task whose calls coalesce.
 REFUSED = '{"task":"shop.index","state":"queued","on_conflict":"coalesce"}'
 
@@ -78,6 +81,22 @@ def test_the_one_that_was_called_earlier_gives_way_whenever_it_comes(case: Store
     answer = meet(case, B, number=1)
     assert (answer.word, answer.held_by and answer.held_by.token) == ("newer", C)
     assert in_line(case) == [C]
+
+
+def test_one_that_was_called_earlier_gives_way_to_one_that_waits_no_more(case: StoreCase) -> None:
+    """It runs, or has run: a copy from a worker that died, or a late message, comes after it."""
+    granted(case.store.acquire("n", A, 30.0, facts=REFUSED))
+    answer = meet(case, B, number=1, pause=5.0)
+    assert (answer.word, answer.held_by and answer.held_by.owner) == ("newer", "job-a")
+    assert in_line(case) == []
+    assert meet(case, C, number=LATER).word == "parked"
+    case.store.release("n", A)
+    case.store.release("n", C)
+    answer = meet(case, D, number=LATER - 1, pause=5.0)
+    assert (answer.word, answer.held_by and answer.held_by.owner) == ("newer", "job-c")
+    # Of another task nothing follows, nor for one of which nobody knows when it was called.
+    assert meet(case, E, number=1, task="shop.report", pause=5.0).word == "parked"
+    assert meet(case, F, pause=5.0).word == "parked"
 
 
 @pytest.mark.parametrize(("place", "word"), [("last", "older"), ("job-x/1", "newer")])
@@ -235,17 +254,16 @@ def test_a_call_learns_whether_a_later_one_of_its_task_was_accepted(case: StoreC
     assert case.store.newest("n", "shop.report", B, None) == ""
     assert case.store.newest("m", "shop.index", B, None) == ""
     assert case.store.newest("n", "shop.index", C, 1) == A
-    later = 500_000 * 10**10
-    assert case.store.newest("n", "shop.index", C, later) == ""
+    assert case.store.newest("n", "shop.index", C, LATER) == ""
     assert case.store.newest("n", "shop.index", A, None) == C
-    meet(case, D, number=later + 1)
-    assert case.store.newest("n", "shop.index", C, later) == D
+    meet(case, D, number=LATER + 1)
+    assert case.store.newest("n", "shop.index", C, LATER) == D
 
 
 def test_nobody_yields_to_a_revoked_call(case: StoreCase) -> None:
     """Else an earlier one whose worker was killed would end for the sake of one that never runs."""
     granted(case.store.acquire("n", A, 30.0, facts=REFUSED))
-    meet(case, B, number=1)
+    meet(case, B, number=LATER)
     assert case.store.newest("n", "shop.index", A, None) == B
     list(case.store.release_claims(["job-b"]))
     assert case.store.newest("n", "shop.index", A, None) == ""
@@ -264,7 +282,7 @@ def test_nobody_yields_to_a_call_that_left_without_a_run(case: StoreCase, way: s
     kind = "give" if way.startswith("given") else "push"
     if kind == "give":
         at_home(case)
-    meet(case, B, number=1, kind=kind, within=None if way == "dropped" else 60.0)
+    meet(case, B, number=LATER, kind=kind, within=None if way == "dropped" else 60.0)
     assert case.store.newest("n", "shop.index", A, None) == B
     if way == "dropped":
         case.store.leave("n", B, unless_held=True)

@@ -87,7 +87,7 @@ local soonest
 -- Those that are pushed leave as long as there is room. `only`: this very
 -- one, whatever its place; it holds the lock already. `permit`: of the lock, where the caller knows it.
 -- pcall where a key may be of another type: the caller has released a lock, and one key's trouble stays there.
-local function wake(lock, index, name, home, only, permit)
+local function hand_on(lock, index, name, home, only, permit, pushed)
   local stem = stem_of(lock)
   local line, parked, lines = stem .. 'line', stem .. 'parked', beside(index, 'lines')
   local sent = stem .. 'sent'
@@ -191,7 +191,11 @@ local function wake(lock, index, name, home, only, permit)
         end
         local is_there = takes and sends > 0 and found_in(to, text, facts, sends, DEEP)
         local as_sent = kind == 'push' and tagged(text, sends + 1) or text
-        if kind ~= 'hold' and not is_there and type(redis.pcall('RPUSH', to, as_sent)) ~= 'number' then
+        local as_it_is = kind == 'hold' or is_there
+        local is_told = as_it_is or kind == 'push' and type(redis.pcall('LINDEX', to, 0)) ~= 'table'
+        if is_told and not as_it_is then
+          append(pushed, {to, as_sent})
+        elseif not is_told and type(redis.pcall('RPUSH', to, as_sent)) ~= 'number' then
           if takes then
             drop(lock, index, name, permit, id, facts)
           end
@@ -228,3 +232,12 @@ local function wake(lock, index, name, home, only, permit)
   look_by(index, name, stem, soonest)
 end
 
+-- The last one of a queue is received first: those that are handed the lock at once are pushed from the last one on.
+local function wake(lock, index, name, home, only, permit)
+  local pushed = {}
+  local id, text, sends, kept = hand_on(lock, index, name, home, only, permit, pushed)
+  for i = #pushed - 1, 1, -2 do
+    call('RPUSH', pushed[i], pushed[i + 1])
+  end
+  return id, text, sends, kept
+end

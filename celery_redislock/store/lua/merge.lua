@@ -1,8 +1,8 @@
 -- Included, behind history.lua, where a call may take the place of a waiting one of its task.
 --
---   {N}:merge   hash task -> `id NUL number NUL task id NUL token` of the one that waits; `NUL id` -> task. number:
---               when the call was made whose arguments wait, in microseconds of the server's clock. The task id and
---               the token are spelled as in the text of the entry. It ends when that is handed the lock, or leaves
+--   {N}:merge   hash task -> `id NUL number NUL task id NUL token` of the one that waits. number: when the
+--               call was made whose arguments wait, in microseconds of the server's clock. The task id and the token
+--               are spelled as in the text of the entry. It ends when that is handed the lock, or leaves
 --   {N}:newest  hash task -> `id NUL number` of the newest call that was accepted. An hour
 --
 --   The facts of such an entry begin with `{"due":MS,"first":MS,"merged":N,`: before when it does not start, 0 for at
@@ -22,6 +22,12 @@ local function waiting_of(stem, task)
   if id and redis.call('ZSCORE', stem .. 'line', id) then
     return id, tonumber(number), task_id, token
   end
+end
+
+-- The newest call of this task that was accepted, and its number; nil for none.
+local function newest_of(stem, task)
+  local id, number = string.match(redis.call('HGET', stem .. 'newest', task) or '', '^([^%z]*)%z(%d+)$')
+  return id, tonumber(number)
 end
 
 -- Notes the newest call that was accepted.

@@ -13,9 +13,8 @@ include('merge')
 local stem, task, id, number = stem_of(KEYS[1]), ARGV[1], ARGV[2], tonumber(ARGV[3])
 -- It changes nothing, but counts as a write, so a replica refuses: it may know only past calls.
 call('GETEX', KEYS[1])
-local found = call('HGET', stem .. 'newest', task)
-local newest, at = string.match(found or '', '^([^%z]*)%z(%d+)$')
-if newest and newest ~= id and tonumber(at) > (number or 0) then
+local newest, at = newest_of(stem, task)
+if newest and newest ~= id and at > (number or 0) then
   return {'older', newest}
 end
 if number then

@@ -111,6 +111,10 @@ end
 local waiting, its_number, its_facts, at, its_until
 if named and not is_own then
   task = task_in(facts, name)
+  local newest, made = newest_of(stem, task)
+  if number and newest and newest ~= id and made > number then
+    return {'newer', newest} -- it was accepted, and may have run
+  end
   waiting, its_number = waiting_of(stem, task)
   local is_newer = number and its_number and number < its_number or not number and ARGV[7] ~= 'last'
   if waiting and is_newer then
