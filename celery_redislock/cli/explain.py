@@ -27,6 +27,7 @@ from celery_redislock.declaring.scopes import WAITING
 from celery_redislock.declaring.server import settings_of
 from celery_redislock.exceptions import RedisLockError
 from celery_redislock.locks.force import told_of_force
+from celery_redislock.locks.hold import LOOKED_AT
 from celery_redislock.locks.lease import new_token
 from celery_redislock.publishing.handle import Holder, LockHandle
 from celery_redislock.publishing.message import Message
@@ -257,9 +258,12 @@ def _with_message(server: LockServer, subject: Subject, *, quick: bool) -> tuple
     from celery_redislock.receiving.whereabouts import find_message  # noqa: PLC0415  imports a worker's parts
 
     task_id = subject.task_id
-    if subject.places and subject.places[0].rank:  # else it was handed its lock, and is on its way
-        rank, length, waiter, *_ = subject.places[0]
-        return subject, {"state": "waits", "told": f"in the line of {waiter.key}, number {rank} of {length}"}
+    of_its_keys = (each for key in subject.keys for each in server.places(key, last=LOOKED_AT))
+    places = subject.places or [each for each in of_its_keys if each.waiter.owner == task_id]
+    if places and places[0].rank:  # else it was handed its lock, and is on its way
+        rank, length, waiter, *_ = places[0]
+        told = f"in the line of {waiter.key}, number {rank} of {length}"
+        return subject, {"state": "waits", "told": told if subject.places else f"of {task_id}: {told}"}
     if quick or server.app is None or task_id is None:
         return subject, {}
     runs = any(holder.owner == task_id and holder.state == "running" for holder in subject.holders)

@@ -60,6 +60,15 @@ def test_a_tasks_call_is_explained_by_its_key_holder_and_what_a_call_would_meet(
     assert any(line.startswith("nightly (") for line in told["schedule"])
 
 
+def test_the_message_of_a_queued_call_that_waits_behind_a_hold_is_in_the_line(shell: Shell) -> None:
+    """It holds its place in the queue, and is no message that was lost."""
+    assert shell.celery("hold", "beside", "--reason", "the bank is down").returncode == 0
+    facts = json.dumps({"task": "shop.beside", "state": "queued", "published": True}, separators=(",", ":"))
+    shell.store.acquire("queued:beside", new_token("job-1"), 60.0, facts=facts)
+    shell.park("beside", "job-1", task="shop.beside")
+    assert explained(shell, "shop.beside")["message"] == ["of job-1: in the line of beside, number 1 of 1"]
+
+
 def test_a_holder_that_is_not_renewed_is_told_to_be_dead_and_when_it_is_free(shell: Shell) -> None:
     """Its renewals are due every third of its ttl."""
     run_on(shell, "night", "job-1", ttl=3600.0, left=1700.0)
