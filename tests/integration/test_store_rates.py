@@ -221,6 +221,15 @@ def test_where_all_places_are_on_their_way_a_line_is_looked_at_soon(case: StoreC
     assert closed(start(case, C, limit=3)).hold.expires_in <= 2.0
 
 
+@pytest.mark.parametrize("seconds", [-3600, 3600])
+def test_a_claim_of_another_time_is_not_on_its_way(case: StoreCase, seconds: int) -> None:
+    """It waits for a time, or its publisher's clock is wrong: it keeps a place for nobody."""
+    other = facts(state="queued", since=round(time.time()) + seconds, limit=3)
+    for token in (A, B):
+        granted(case.store.acquire("n", token, 30.0, facts=other, limit=3))
+    granted(start(case, C, limit=3))
+
+
 def test_one_that_was_handed_its_lock_is_on_its_way_however_long_it_has_waited(case: StoreCase) -> None:
     """Else more would be handed the lock than may start. What waits for a time is not on its way."""
     more = {"limit": 3}
