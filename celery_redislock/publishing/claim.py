@@ -259,7 +259,7 @@ class Claim:
     def _take_number(self) -> None:
         """Ask the server for its clock: of two calls the one that was made later counts."""
         try:
-            seconds = self.lock.store.clock()
+            seconds = self.lock.store.clock(self.lock.key)
         except LockUnavailable as error:
             self._go_without(WITHOUT, error, f"{self.lock} was not published")
             return

@@ -414,9 +414,9 @@ class ClusterStore(RedisStore):
                 break
         return most - left - len(given), given
 
-    def clock(self) -> float | None:
-        """Say nothing: each node has one."""
-        return None
+    def clock(self, name: str = "") -> float | None:
+        """As of one server; without a name say nothing: each node has one."""
+        return super().clock(name) if name else None
 
     def others(self, pattern: str, *, endless: bool = False) -> set[str]:  # noqa: ARG002
         """Say nothing: each node has a part of the keys."""

@@ -488,7 +488,7 @@ class MemoryStore(LockStore):
         )
         return b'"state":"running"' not in value and is_fresh
 
-    def clock(self) -> float:
+    def clock(self, name: str = "") -> float:  # noqa: ARG002  one clock
         return self._wall()
 
     def _now_us(self) -> int:

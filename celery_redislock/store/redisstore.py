@@ -533,8 +533,9 @@ class RedisStore(LockStore):
     def counts(self) -> Counts:
         return self._scripts.begin("counts", [self._counts], [], _counted, name=self._counts)()
 
-    def clock(self) -> float | None:
-        return self._scripts.begin("survey", [], ["", ""], _surveyed, name="clock")()[0]
+    def clock(self, name: str = "") -> float | None:
+        keys = [self._base(name) + "lock"] if name else []
+        return self._scripts.begin("survey", keys, ["", ""], _surveyed, name=name or "clock")()[0]
 
     def acts(self, noted: str = "") -> list[Mapping[str, Any]]:
         key = f"{self.prefix}:acts"

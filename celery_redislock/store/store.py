@@ -953,8 +953,11 @@ class LockStore(ABC):
         """Return what was counted of all tasks; one request."""
         return Counts()
 
-    def clock(self) -> float | None:
-        """Return the server's clock, in seconds since the epoch; one request. ``None`` for none."""
+    def clock(self, name: str = "") -> float | None:  # noqa: ARG002
+        """Return the server's clock, in seconds since the epoch; one request. ``None`` for none.
+
+        ``name``: of the lock whose server is asked; a Cluster has one for each.
+        """
         return None
 
     def acts(self, noted: str = "") -> list[Mapping[str, Any]]:  # noqa: ARG002  nobody else would see them

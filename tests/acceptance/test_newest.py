@@ -163,9 +163,10 @@ def test_a_call_that_was_handed_its_lock_and_died_with_its_worker_runs(
 @pytest.mark.slow
 @pytest.mark.parametrize("on", [FUSED, ELSEWHERE])
 def test_a_call_that_was_handed_its_lock_and_not_started_runs_when_its_worker_is_killed(
-    project: Project, key: str
+    own_project: Project, key: str
 ) -> None:
     """It was in the hands of a worker without a free process; a call that was made meanwhile runs last."""
+    project = own_project
     worker = project.start_worker("prefork", concurrency=1)
     with project.kept_on("busy"):
         with first_is_on(project, project.executed, key):
@@ -190,9 +191,10 @@ def test_a_call_that_was_handed_its_lock_and_not_started_runs_when_its_worker_is
 @pytest.mark.parametrize("on", ON)
 @pytest.mark.parametrize("dies", ["child", "worker"])
 def test_the_newest_runs_when_the_run_before_it_dies_with_a_message_that_was_acknowledged(
-    project: Project, key: str, dies: str
+    own_project: Project, key: str, dies: str
 ) -> None:
     """As plain Celery does, it loses that run; and nothing of what waits."""
+    project = own_project
     worker = project.start_worker("prefork", concurrency=2)
     with first_is_on(project, project.executed, key):
         results = [call(project.executed, key, number) for number in range(CALLS)]
@@ -217,8 +219,11 @@ def test_the_newest_runs_when_the_run_before_it_dies_with_a_message_that_was_ack
 
 @pytest.mark.slow
 @pytest.mark.parametrize("on", [ELSEWHERE, RABBITMQ])
-def test_a_call_that_is_put_off_outlives_the_worker_that_put_it_into_line(project: Project, key: str) -> None:
+def test_a_call_that_is_put_off_outlives_the_worker_that_put_it_into_line(
+    own_project: Project, key: str
+) -> None:
     """It runs once, when it is due."""
+    project = own_project
     worker = project.start_worker("prefork", concurrency=1)
     began = time.monotonic()
     result = call(project.executed, key, 7, lock_debounce=3.0)

@@ -161,7 +161,7 @@ def test_calls_that_wait_for_periods_are_received_twice_at_most_and_start_in_ord
     project.start_worker("prefork", concurrency=2)
     options: dict[str, Any] = {"lock_period": period}
     results = [project.while_executing.apply_async((key,), **options) for _ in range(number)]
-    project.wait_ended(key, number)
+    project.wait_ended(key, number, number * period + PATIENCE)
     assert [body.task_id for body in project.bodies(key)] == [result.id for result in results]
     starts = began(project, key)
     assert all(later - at >= period - LATE for at, later in pairwise(starts))

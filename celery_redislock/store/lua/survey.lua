@@ -1,6 +1,6 @@
--- The server's clock, and some of its keys, of all prefixes. Reads only. For a check: not for a Cluster.
+-- The server's clock, and some of its keys, of all prefixes. Reads only. The keys are for a check: not for a Cluster.
 --
--- KEYS  none
+-- KEYS  none; or a lock's, by which a Cluster tells which node is asked
 -- ARGV  1  cursor   '0' to begin; '' for no keys
 --       2  pattern  of the keys
 --       3  endless  '1': only those without a time to live; else absent, or ''
