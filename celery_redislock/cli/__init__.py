@@ -23,6 +23,12 @@ _MODULES = {
 }
 
 
+class _Refused(click.ClickException):
+    """What keeps a command from answering: one line, exit status 2."""
+
+    exit_code = 2
+
+
 class _Commands(click.Group):
     """A group whose commands are imported when they are called for; their errors are one line each."""
 
@@ -37,13 +43,14 @@ class _Commands(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        from celery_redislock.cli.subject import Trouble  # noqa: PLC0415  see above
         from celery_redislock.exceptions import RedisLockError  # noqa: PLC0415  see above
+        from celery_redislock.operating.server import Trouble  # noqa: PLC0415  see above
+        from celery_redislock.operating.telling import printable  # noqa: PLC0415  see above
 
         try:
             return super().invoke(ctx)
-        except RedisLockError as error:  # whose text shows no password
-            raise Trouble(" ".join(str(error).split())) from error
+        except (RedisLockError, Trouble) as error:  # whose text shows no password
+            raise _Refused(printable(" ".join(str(error).split()))) from error
 
 
 # The entry point ``celery.commands`` is also how ``celery beat`` learns of this package.

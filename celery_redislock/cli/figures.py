@@ -5,83 +5,21 @@ They read what the scripts count, so one of each serves a whole fleet.
 
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
-from itertools import islice
 from typing import Any
 
 import click
 
 from celery_redislock.cli import output
-from celery_redislock.cli.schedule import Schedule
-from celery_redislock.cli.subject import LockServer, Trouble, as_json_option
+from celery_redislock.cli.answer import as_json_option, server_of
 from celery_redislock.exceptions import RedisLockError
+from celery_redislock.operating import telling
+from celery_redislock.operating.figures import BOUNDS, EVENTS, Figures, census, document_of
+from celery_redislock.operating.schedule import Schedule
+from celery_redislock.operating.server import LockServer, Trouble
 
 #: What is counted, in the order in which it is shown.
-EVENTS = ("accepted", "started", "skipped", "asked", "waited", "merged", "lost", "forced", "restored")
-
-#: Upper bounds in seconds of how long calls wait and runs hold, as the scripts have them (history.lua).
-BOUNDS = ("0.1", "0.5", "1", "5", "15", "60", "300", "900", "3600", "inf")
-
-#: Locks that are looked at, one request each.
-MOST = 10_000
-
-
-@dataclass
-class Figures:
-    """The figures of one task.
-
-    Attributes:
-        events: how often, by :data:`EVENTS`.
-        held: how many locks it holds, by state.
-        oldest: the age of the oldest of them in seconds, by state.
-        late: runs whose renewal is overdue: most likely dead.
-        in_line: messages that wait for a lock; all of a line count for the task of the first one.
-        times: by ``wait`` and ``hold``, how many took no longer than each of :data:`BOUNDS`, and more than
-            the one before; and ``ms``, the sum. With ``redislock_metrics`` only.
-    """
-
-    events: dict[str, int] = field(default_factory=lambda: dict.fromkeys(EVENTS, 0))
-    held: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    oldest: dict[str, float] = field(default_factory=dict)
-    late: int = 0
-    in_line: int = 0
-    times: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
-
-    def mean(self, what: str) -> float | None:
-        """Return the mean of ``wait`` or ``hold`` in seconds; ``None`` where nothing was measured."""
-        times = self.times.get(what, {})
-        number = sum(times.get(bound, 0) for bound in BOUNDS)
-        return times.get("ms", 0) / 1000 / number if number else None
-
-
-def census(server: LockServer, *, task: str | None = None) -> tuple[float | None, dict[str, Figures]]:
-    """Return since when was counted, in seconds since the epoch, and the figures by task.
-
-    ``task``: a pattern of names. A request for the counts, one for each lock that is held, up to
-    :data:`MOST`, and one for each line. Raises ``LockUnavailable``.
-    """
-    figures: dict[str, Figures] = defaultdict(Figures)
-    counts = server.store.counts()
-    for (name, what, *bound), number in counts.numbers.items():
-        if bound:
-            figures[name].times[what][bound[0]] = number
-        elif what in EVENTS:
-            figures[name].events[what] = number
-    for holder in islice(server.holders(), MOST):
-        one = figures[holder.task or "-"]
-        one.held[holder.state] += 1
-        one.late += holder.is_late
-        one.oldest[holder.state] = max(output.age(holder) or 0.0, one.oldest.get(holder.state, 0.0))
-    for place in server.places(last=0):
-        figures[place.waiter.task or "-"].in_line += place.length
-    chosen = {name: one for name, one in figures.items() if task is None or fnmatchcase(name, task)}
-    return counts.since, chosen
-
-
 _HEAD = ["TASK", *map(str.upper, EVENTS), "QUEUED", "RUNNING", "LATE", "IN LINE"]
 
 
@@ -108,7 +46,7 @@ def stats(ctx: click.Context, task: str | None, watch: float | None, as_json: bo
 
     Exit status: 0 (even if nothing was counted); 2 on error.
     """  # noqa: D301  click wants the character itself, as the mark of a text not to be wrapped
-    server = LockServer.of(ctx)
+    server = server_of(ctx)
     with suppress(KeyboardInterrupt):
         _show(server, task, watch, as_json=as_json)
 
@@ -117,12 +55,11 @@ def _show(server: LockServer, task: str | None, watch: float | None, *, as_json:
     while True:
         since, figures = census(server, task=task)
         if as_json:
-            tasks = {name: _document(one) for name, one in sorted(figures.items())}
-            output.write_json({"server": server.store.server, "since": since, "tasks": tasks})
+            output.write_json({"server": server.store.server, "since": since, "tasks": document_of(figures)})
         else:
             if watch is not None:
                 click.clear()
-            begun = "" if since is None else f", counted since {output.moment(since)}"
+            begun = "" if since is None else f", counted since {telling.moment(since)}"
             output.say(f"{server.store.server}{begun}")
             for line in _table(figures) if figures else ["nothing was counted, and nothing is held"]:
                 output.say(line)
@@ -136,14 +73,9 @@ def _table(figures: Mapping[str, Figures]) -> list[str]:
     rows: list[list[object]] = [[*_HEAD, *(["WAIT", "HOLD"] if is_timed else [])]]
     for name, one in sorted(figures.items()):
         now = [one.held.get("queued", 0), one.held.get("running", 0), one.late, one.in_line]
-        times = [output.duration(one.mean(what)) for what in ("wait", "hold")] if is_timed else []
+        times = [telling.duration(one.mean(what)) for what in ("wait", "hold")] if is_timed else []
         rows.append([name, *(one.events[event] for event in EVENTS), *now, *times])
     return output.table(rows)
-
-
-def _document(one: Figures) -> dict[str, Any]:
-    means = {"mean_wait": one.mean("wait"), "mean_hold": one.mean("hold")}
-    return {"events": one.events, "held": one.held, "late": one.late, "in_line": one.in_line, **means}
 
 
 @click.command()
@@ -159,7 +91,7 @@ def exporter(ctx: click.Context, host: str, port: int) -> None:
 
     Exit status: 2 on error, such as a port that is taken.
     """
-    server = LockServer.of(ctx)
+    server = server_of(ctx)
     try:
         from prometheus_client import CollectorRegistry, start_http_server  # noqa: PLC0415  an extra
     except ImportError as error:

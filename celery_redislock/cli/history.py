@@ -7,7 +7,10 @@ from typing import Any
 import click
 
 from celery_redislock.cli import output
-from celery_redislock.cli.subject import Answer, LockServer, answers, find
+from celery_redislock.cli.answer import Answer, answers
+from celery_redislock.operating import telling
+from celery_redislock.operating.server import LockServer
+from celery_redislock.operating.subject import find
 
 
 @click.command()
@@ -45,7 +48,7 @@ def _names(act: Mapping[str, Any]) -> set[str]:
 
 def _cells(act: Mapping[str, Any]) -> list[object]:
     by = f"{act.get('by', '-')}@{act.get('host', '-')}"
-    return [output.moment(act.get("since", 0)), by, *map(act.get, ("act", "key", "outcome", "reason"))]
+    return [telling.moment(act.get("since", 0)), by, *map(act.get, ("act", "key", "outcome", "reason"))]
 
 
 COMMANDS: Mapping[str, click.Command] = {"history": history}

@@ -11,19 +11,7 @@ from typing import Any
 import click
 
 from celery_redislock.cli import output
-from celery_redislock.cli.subject import (
-    Answer,
-    LockServer,
-    Place,
-    Trouble,
-    answers,
-    ask,
-    find,
-    for_option,
-    handle_of,
-    table_of,
-    unknown_task,
-)
+from celery_redislock.cli.answer import Answer, answers, ask, for_option, table_of
 from celery_redislock.declaring.declaration import declaration_of, is_unique
 from celery_redislock.declaring.kinds import hint
 from celery_redislock.declaring.options import LockOptions
@@ -32,6 +20,10 @@ from celery_redislock.locks.acts import note_act
 from celery_redislock.locks.hold import AN_HOUR
 from celery_redislock.locks.limits import A_YEAR
 from celery_redislock.log import logger
+from celery_redislock.operating import telling
+from celery_redislock.operating.lines import document_of, places_of
+from celery_redislock.operating.server import LockServer, Place, Trouble
+from celery_redislock.operating.subject import find, handle_of, unknown_task
 from celery_redislock.publishing import promote
 from celery_redislock.publishing.handle import Holder, LockHandle
 from celery_redislock.receiving.drop import drop as drop_message
@@ -105,8 +97,7 @@ def waiting(
     key = find(server, subject)[0] if subject else ""
     # Of all lines the heads are shown, which tell how many wait.
     last = -1 if key or drain else 0
-    # Who names a key need not know that calls wait to be its queued one under a second name.
-    seen = [*server.places(*([key, f"queued:{key}"] if key else []), last=last)]
+    seen = places_of(server, key, last=last)
     like = server.lines_like(key) if len(subject) == 1 and not seen else []
     seen += server.places(*like) if like else []
     # What was handed its lock is on its way to its queue.
@@ -124,16 +115,15 @@ def waiting(
         what = f"the line of {key}" if key else "all lines" if task is None else f"all lines, of {task}"
         what = f"the lines like {key}" if like else what
         return _drain(server, what, places, reason, is_home=is_home)
-    unserved = server.unserved(places)
-    for name, home in unserved.items():
+    document = document_of(server, key, places)
+    for name, home in document["unserved"].items():
         output.warn(server.told_of_unserved(name, home))
-    # Of all lines it would be a request for each.
-    rates = server.full_rates({place.waiter.key: place.facts for place in places if place.rank == 1 and key})
-    document = {"key": key or None, "waiting": [place.document() for place in places], "unserved": unserved}
     nobody = f"nobody waits{key and f' for {key}'} on {server.store.server}"
     lines = table_of(places) if places else [nobody]
-    lines += [f"{name}: {output.told_of_rate(rate)}" for name, full in rates.items() for rate in full]
-    return Answer({**document, "rates": rates}, lines, 0 if places else 1)
+    lines += [
+        f"{name}: {telling.told_of_rate(rate)}" for name, full in document["rates"].items() for rate in full
+    ]
+    return Answer(document, lines, 0 if places else 1)
 
 
 def _change(server: LockServer, key: str, act: str, word: str, found: list[Place], reason: str) -> Answer:
@@ -265,10 +255,10 @@ def limit(server: LockServer, words: tuple[str, ...], seconds: float | None, res
         output.warn(warning)
     told = f"the limit of {handle.key} is the one that its task says"
     if found is not None:
-        told = f"the limit of {handle.key} is {output.of_limit(found)}"
+        told = f"the limit of {handle.key} is {telling.of_limit(found)}"
     elif reset and was is None:
         told = f"nothing was set for {handle.key}: its limit is the one that its task says"
-    document = {"key": handle.key, "set": output.limit_as_json(found), "warning": warning}
+    document = {"key": handle.key, "set": telling.limit_as_json(found), "warning": warning}
     return Answer(document, [told], 1 if found is None and was is None else 0)
 
 
@@ -326,11 +316,11 @@ def hold(server: LockServer, words: tuple[str, ...], reason: str, seconds: float
     seconds = seconds or AN_HOUR
     held = handle._hold(reason, seconds)
     still = [*map(Holder.of, held.before)]
-    told = f"{handle.key} is on hold for {output.duration(seconds)}"
+    told = f"{handle.key} is on hold for {telling.duration(seconds)}"
     if still:
         count = f"{len(still)} or more" if len(still) == MOST_TOLD else len(still)
         told += f" as soon as these have ended ({count}); nothing starts behind them:"
-    lines = [told, *(f"  {output.in_brief(each)}" for each in still)]
+    lines = [told, *(f"  {telling.in_brief(each)}" for each in still)]
     before = None if held.instead_of is None else Holder.of(held.instead_of)
     if before is not None:
         lines.append(f"it replaces the hold by {before.owner}: {before.about}")

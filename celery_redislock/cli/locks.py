@@ -3,23 +3,17 @@
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import click
 
 from celery_redislock.cli import output
-from celery_redislock.cli.subject import (
-    Answer,
-    LockServer,
-    answers,
-    ask,
-    find,
-    is_pattern,
-    nobody,
-    time_option,
-)
+from celery_redislock.cli.answer import Answer, answers, ask, time_option
 from celery_redislock.locks.hold import hold_in_line
+from celery_redislock.operating import telling
+from celery_redislock.operating.held import ORDERS, STATES, chosen, document_of
+from celery_redislock.operating.server import LockServer, is_pattern
+from celery_redislock.operating.subject import find, nobody
 from celery_redislock.publishing.handle import Holder, take_away
 from celery_redislock.store.store import ACCEPTED, QUEUED, RUNNING
 
@@ -29,14 +23,6 @@ task_option = click.option(
 host_option = click.option(
     "--host", metavar="NAME", help="Only locks held by this host; a name, or a pattern."
 )
-
-#: What a list is sorted by. Who does not say since when comes last.
-_ORDERS: Mapping[str, Callable[[Holder], Any]] = {
-    "age": lambda holder: holder.since if holder.since is not None else float("inf"),
-    "remaining": lambda holder: holder.remaining,
-    "key": lambda holder: holder.key,
-    "task": lambda holder: (holder.task or "", holder.key),
-}
 
 _HEAD = ("KEY", "STATE", "TASK", "OWNER", "WHERE", "AGE", "REMAINING", "ABOUT")
 
@@ -51,12 +37,12 @@ _CUT = (*{3: 9, 0: 12, 2: 8, 4: 6, 7: 8}.items(), (3, 5), (0, 6), (2, 5), (4, 5)
 @host_option
 @click.option(
     "--state",
-    type=click.Choice(["queued", "running", "period", "hold", "foreign"]),
+    type=click.Choice(STATES),
     multiple=True,
     help="Only locks in this state; may be given several times.",
 )
 @time_option("--older-than", "older_than", help="Only locks at least this old: 90, 90s, 15m, 1h or 2d.")
-@click.option("--sort", type=click.Choice([*_ORDERS]), default="age", show_default=True, help="The order.")
+@click.option("--sort", type=click.Choice([*ORDERS]), default="age", show_default=True, help="The order.")
 @click.option(
     "--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="Show at most this many."
 )
@@ -81,8 +67,9 @@ def list_locks(
     Exit status: 0 (even if nothing is held); 2 on error.
     """
     holders = server.holders(key=pattern, task=task, host=host)
-    found = sorted((one for one in holders if _fits(one, state, older_than)), key=_ORDERS[sort])
-    shown = found[:limit]
+    found = chosen(holders, states=state, older_than=older_than, sort=sort)
+    document = document_of(found, limit)
+    shown = document["locks"]
     if shown:
         is_cut = sys.stdout.isatty() and not wide
         width = shutil.get_terminal_size().columns if is_cut else None
@@ -92,7 +79,7 @@ def list_locks(
         told += " in that state or for so long" if state or older_than else ""
         store = server.store
         lines = [f"no lock{told} is held on {store.server}, under the prefix {store.prefix}"]
-    return Answer({"locks": shown, "more": len(found) > limit}, lines)
+    return Answer(document, lines)
 
 
 def told_patterns(pattern: str | None, task: str | None, host: str | None) -> str:
@@ -101,19 +88,14 @@ def told_patterns(pattern: str | None, task: str | None, host: str | None) -> st
     return "".join(words for words, given in told.items() if given is not None)
 
 
-def _fits(holder: Holder, state: tuple[str, ...], older_than: float | None) -> bool:
-    age = output.age(holder)
-    return (not state or holder.state in state) and (older_than is None or (age or 0.0) >= older_than)
-
-
 def _table(shown: Sequence[Holder], width: int | None) -> list[str]:
     rows: list[list[str]] = [[*_HEAD]]
     for holder in shown:
-        age = output.duration(output.age(holder))
-        left = output.duration(holder.remaining)
-        where = output.process(holder)
+        age = telling.duration(telling.age(holder))
+        left = telling.duration(holder.remaining)
+        where = telling.process(holder)
         cells = (holder.key, holder.state, holder.task, holder.owner, where, age, left, holder.about)
-        rows.append([output.printable(cell or "-") for cell in cells])
+        rows.append([telling.printable(cell or "-") for cell in cells])
     if all(holder.about is None for holder in shown):
         rows = [row[:-1] for row in rows]
     return output.table(rows if width is None else _cut(rows, width))
@@ -136,10 +118,10 @@ def _shortened(cell: str, most: int) -> str:
 def _totals(found: Sequence[Holder], shown: int) -> str:
     counts = Counter(one.state for one in found)
     states = ", ".join(f"{number} {state}" for state, number in counts.most_common())
-    oldest = max(output.age(one) or 0.0 for one in found)
+    oldest = max(telling.age(one) or 0.0 for one in found)
     locks = "1 lock" if len(found) == 1 else f"{len(found)} locks"
     more = "" if shown == len(found) else f"; {shown} are shown: --limit"
-    return f"{locks}: {states}; oldest {output.duration(oldest)}{more}"
+    return f"{locks}: {states}; oldest {telling.duration(oldest)}{more}"
 
 
 _WORDS = "KEY | TASK [ARGUMENT]... | TASK_ID"
@@ -201,8 +183,8 @@ def release(
             elif answer.held_by is not None:
                 kept.append(Holder.of(answer.held_by))
     lines = _summary(chosen) if dry_run and chosen else []
-    lines += [f"released {each.key}: taken from {output.in_brief(each)}" for each in released]
-    lines += [f"kept {each.key}: held by {output.in_brief(each)}" for each in kept]
+    lines += [f"released {each.key}: taken from {telling.in_brief(each)}" for each in released]
+    lines += [f"kept {each.key}: held by {telling.in_brief(each)}" for each in kept]
     if len(released) + len(kept) > NAMED:
         lines.append(f"released {len(released)}, kept {len(kept)}")
     if queued and any(holder.state == ACCEPTED for holder in kept):
@@ -242,7 +224,7 @@ def _named(
 def _summary(chosen: Sequence[Holder]) -> list[str]:
     """Tell who would lose a lock: each, where they are few, or else how many of which task."""
     if len(chosen) <= NAMED:
-        about = [f"{holder.key} is held by {output.in_brief(holder)}" for holder in chosen]
+        about = [f"{holder.key} is held by {telling.in_brief(holder)}" for holder in chosen]
     else:
         counts = Counter((holder.task or "-", holder.state) for holder in chosen)
         about = [f"{count} of {task}, {state}" for (task, state), count in counts.most_common()]

@@ -13,11 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 from celery_redislock.cli import main, redislock
-from celery_redislock.cli.figures import BOUNDS
 from celery_redislock.cli.locks import _table
-from celery_redislock.cli.output import age, as_json, duration
 from celery_redislock.cli.schedule import pause
-from celery_redislock.cli.subject import arguments
+from celery_redislock.operating.figures import BOUNDS
+from celery_redislock.operating.subject import arguments
+from celery_redislock.operating.telling import age, as_json, duration
 from celery_redislock.publishing.handle import Holder
 from celery_redislock.store.store import QUEUED, RUNNING
 from tests.stores import hold_of

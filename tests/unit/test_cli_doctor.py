@@ -12,7 +12,8 @@ from click.testing import CliRunner
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from celery_redislock.cli import doctor, redislock
+from celery_redislock.cli import redislock
+from celery_redislock.operating import doctor
 from celery_redislock.publishing import promote
 from tests.unit.shop import Shop, body
 

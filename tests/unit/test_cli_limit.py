@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from celery_redislock.cli.subject import LockServer
 from celery_redislock.exceptions import LockOptionError
+from celery_redislock.operating.server import LockServer
 from tests.unit.shop import KEY, Shop, body
 from tests.unit.test_cli_line import LOCK, answer, call
 
@@ -140,7 +140,7 @@ def test_a_number_that_may_have_no_effect_is_told(
     """It is set: a task elsewhere may have this key, and a limit."""
     if options is None:
         server = LockServer(shop.store, "celery-redislock")
-        monkeypatch.setattr(LockServer, "of", lambda _ctx: server)
+        monkeypatch.setattr("celery_redislock.cli.answer.server_of", lambda _ctx: server)
     else:
         shop.unique(body, **options)
     if holder is not None:

@@ -15,8 +15,8 @@ from celery.exceptions import ChordError, Ignore, TaskRevokedError
 from click.testing import CliRunner, Result
 
 from celery_redislock.cli import main, redislock
-from celery_redislock.cli.subject import LockServer
 from celery_redislock.exceptions import LockUnavailable
+from celery_redislock.operating.server import LockServer
 from celery_redislock.publishing import promote
 from celery_redislock.store.store import Entry, Merge
 from tests.clocks import AheadClock
@@ -150,7 +150,7 @@ class TestShown:
         explained = call(shop, "explain", KEY)
         assert (quick.exit_code, explained.exit_code) == (0, 0)
         assert f"next         {next_in}No worker answers: start one" in explained.stdout
-        monkeypatch.setattr(LockServer, "of", lambda _ctx: LockServer(shop.store, "celery-redislock"))
+        monkeypatch.setattr("celery_redislock.cli.answer.server_of", lambda _ctx: LockServer(shop.store, "celery-redislock"))
         assert call(shop, "explain", KEY).stdout.count("each second. See that one runs\n") == 1
         document = json.loads(quick.stdout)
         assert (document["in_line"], document["locks"], document["next"]) == ({KEY: 4}, [], None)
@@ -570,7 +570,7 @@ class TestDrained:
         """Only an app can publish them."""
         shop.store.home = ""
         server = LockServer(shop.store, "celery-redislock")
-        monkeypatch.setattr(LockServer, "of", lambda _ctx: server)
+        monkeypatch.setattr("celery_redislock.cli.answer.server_of", lambda _ctx: server)
         done = call(shop, "waiting", "--drain", *words)
         assert (done.exit_code, in_line(shop)) == (1, ["a", "b", "c", "d"])
         assert done.stderr == (

@@ -19,13 +19,14 @@ ROOT = Path(celery_redislock.__file__).parent
 #: A room imports only what is on a lower floor.
 _UPWARDS = (
     "exceptions log, wire embedded, store, locks, declaring, publishing, running scheduling, receiving, "
-    "task, testing cli django compat"
+    "task, testing operating django compat, web, cli"
 )
 FLOORS = {room: floor for floor, rooms in enumerate(_UPWARDS.split(", ")) for room in rooms.split()}
 
 #: Rooms and modules that may import Celery, and those that may import redis-py.
 CELERYS = {
-    *("cli", "django", "task", "testing", "receiving", "running", "scheduling", "publishing"),
+    *("cli", "web", "operating", "django", "task", "testing"),
+    *("receiving", "running", "scheduling", "publishing"),
     *("compat.translation", "declaring.server", "declaring.keys.digest"),
 }
 REDIS = {

@@ -1,0 +1,1 @@
+"""What operators are told: who holds what, who waits, and why; documents that need no command line."""
