@@ -75,11 +75,12 @@ class Subject(NamedTuple):
 class Explanation(NamedTuple):
     """Why it does not run: the document for programs, and rows for people, each a label and a text.
 
-    ``is_known``: something is known of it; asked quickly: somebody holds it, or waits.
+    ``holders``: of its locks. ``is_known``: something is known of it; quickly: somebody holds it, or waits.
     """
 
     document: Mapping[str, object]
     rows: Sequence[_Row]
+    holders: Sequence[Holder]
     is_known: bool
 
 
@@ -95,7 +96,7 @@ def explanation(server: LockServer, words: Sequence[str], *, quick: bool = False
     """
     subject = _subject(server, words)
     subject, message = _with_message(server, subject, quick=quick)
-    looked_at = subject.keys or ([] if quick else _refusing(server))
+    looked_at = subject.keys or ([] if quick else server.store.refused(limit=SEARCHED))
     histories = {key: server.store.happened(key) for key in looked_at}
     refused = [each for history in histories.values() for each in history.refused if subject.is_its(each)]
     forced = {key: histories[key].forced for key in subject.keys if histories[key].forced}
@@ -163,7 +164,7 @@ def explanation(server: LockServer, words: Sequence[str], *, quick: bool = False
         *_remedies(server, subject),
     ]
     is_known = is_known or message.get("state", "unknown") not in _LOST
-    return Explanation(document, rows, is_known)
+    return Explanation(document, rows, subject.holders, is_known)
 
 
 def _called(subject: Subject) -> str:
@@ -197,7 +198,9 @@ def _subject(server: LockServer, words: Sequence[str]) -> Subject:
     found = [holder.key for holder in holders] + [place.waiter.key for place in places]
     is_its: Callable[[Refused], bool] = lambda each: each.hold.owner == name  # noqa: E731
     found = found or [
-        key for key in _refusing(server) if any(map(is_its, server.store.happened(key).refused))
+        key
+        for key in server.store.refused(limit=SEARCHED)
+        if any(map(is_its, server.store.happened(key).refused))
     ]
     if by_name and not found:
         of_task: Callable[[Refused], bool] = lambda each: each.hold.facts.get("task") == name  # noqa: E731
@@ -235,11 +238,6 @@ def _only(holders: list[Holder]) -> str | None:
     """Return the task id of all holders, if it is one; a Lock's is none."""
     owners = {holder.owner for holder in holders if holder.task is not None}
     return owners.pop() if len(owners) == 1 else None
-
-
-def _refusing(server: LockServer) -> list[str]:
-    """Return the keys that have refused a call in the last hour, the latest before the others."""
-    return server.store.refused(limit=100 * SEARCHED)[: -SEARCHED - 1 : -1]
 
 
 def _with_message(server: LockServer, subject: Subject, *, quick: bool) -> tuple[Subject, dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -25,6 +25,10 @@ T = TypeVar("T")
 #: Messages of a queue that one request looks at, as a script copies what it reads; and how many in all.
 _AT_ONCE = 100
 _MOST = 100_000
+
+#: Queues that are looked at because no worker consumes them, and messages of each that are read.
+_MOST_IDLE = 50
+_SOME = 10
 
 #: Seconds that workers have for their answers; and within which each of those asked must have answered.
 _PATIENCE = 1.0
@@ -52,6 +56,14 @@ class Whereabouts(NamedTuple):
     header: Message | None = None
 
 
+class Idle(NamedTuple):
+    """A queue that no worker consumes: how many messages lie there, and the task ids of some of the first."""
+
+    name: str
+    length: int
+    ids: tuple[str, ...] = ()
+
+
 def find_message(app: Any, settings: LockSettings, task_id: str, *, runs: bool) -> Whereabouts:
     """Look for a message: in the hands of workers, in its queues, and at its result. Takes a second or two.
 
@@ -72,6 +84,42 @@ def find_message(app: Any, settings: LockSettings, task_id: str, *, runs: bool) 
     )
     found = found or Whereabouts("unknown", nowhere)
     return found._replace(told="; ".join([found.told, *troubles]))
+
+
+def idle_queues(app: Any, consumed: Collection[str]) -> list[Idle]:
+    """Return the queues that have messages, and are none of those that are ``consumed``; asks the broker.
+
+    On kombu's Redis those that the app does not know, too, and task ids. Raises what the broker raises.
+    """
+    with app.connection_for_read() as connection:
+        channel = connection.default_channel
+        if hasattr(channel, "unacked_key"):
+            names = {*app.amqp.queues, *_bound(channel)}
+            told = [name for name in names if not name.startswith("celeryev.") and ".pidbox" not in name]
+            found = [_lying(channel, name) for name in sorted({*told} - {*consumed})[:_MOST_IDLE]]
+        else:
+            names = {*app.amqp.queues} - {*consumed}
+            found = [_counted(connection, app.amqp.queues[name]) for name in sorted(names)[:_MOST_IDLE]]
+    return [each for each in found if each.length]
+
+
+def _lying(channel: Any, name: str) -> Idle:
+    """Look at the end of a queue of kombu's Redis from which it is consumed."""
+    length = 0
+    ids: list[str] = []
+    for step in channel.priority_steps:
+        length += channel.client.llen(channel._q_for_pri(name, step))
+        for payload in channel.client.lrange(channel._q_for_pri(name, step), -_SOME, -1):
+            with suppress(ValueError, LookupError, TypeError):
+                ids.append(json.loads(payload)["headers"]["id"])
+    return Idle(name, length, tuple(ids[:_SOME]))
+
+
+def _counted(connection: Any, queue: Any) -> Idle:
+    """Ask for the number of messages of a queue; a queue that is not declared has none."""
+    with suppress(Exception), connection.channel() as channel:
+        return Idle(queue.name, queue(channel).queue_declare(passive=True).message_count)
+    return Idle(queue.name, 0)
 
 
 def may_be_there(app: Any, promotion: Promotion) -> bool:

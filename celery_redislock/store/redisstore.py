@@ -527,7 +527,7 @@ class RedisStore(LockStore):
         return self._scripts.begin("happened", keys, args, _happened, name=name)()
 
     def refused(self, *, limit: int = 1000) -> list[str]:
-        args = [str(limit), "-inf"]
+        args = [str(limit), "-inf", "last"]
         return self._scripts.begin("names", [self._refusals], args, listed, name=self._refusals)()
 
     def counts(self) -> Counts:

@@ -946,7 +946,7 @@ class LockStore(ABC):
         return History()
 
     def refused(self, *, limit: int = 1000) -> list[str]:  # noqa: ARG002  nothing is noted
-        """Return the names of the locks that have refused a task in the last hour, the latest last."""
+        """Return the names of the locks that have refused a task in the last hour, the latest first."""
         return []
 
     def counts(self) -> Counts:

@@ -150,7 +150,9 @@ class TestShown:
         explained = call(shop, "explain", KEY)
         assert (quick.exit_code, explained.exit_code) == (0, 0)
         assert f"next         {next_in}No worker answers: start one" in explained.stdout
-        monkeypatch.setattr("celery_redislock.cli.answer.server_of", lambda _ctx: LockServer(shop.store, "celery-redislock"))
+        monkeypatch.setattr(
+            "celery_redislock.cli.answer.server_of", lambda _ctx: LockServer(shop.store, "celery-redislock")
+        )
         assert call(shop, "explain", KEY).stdout.count("each second. See that one runs\n") == 1
         document = json.loads(quick.stdout)
         assert (document["in_line"], document["locks"], document["next"]) == ({KEY: 4}, [], None)

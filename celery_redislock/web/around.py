@@ -1,0 +1,97 @@
+"""What stands around the locks, and is asked seldom: workers, queues, beats, operators, the set-up."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from celery_redislock.exceptions import RedisLockError
+from celery_redislock.operating.doctor import findings
+from celery_redislock.operating.schedule import Schedule, is_overdue
+from celery_redislock.operating.server import LockServer, Trouble
+from celery_redislock.receiving.whereabouts import Idle, idle_queues, within
+from celery_redislock.web.sample import Sample
+
+#: Seconds between two questions, by what is asked; and within which it must be answered.
+EVERY = {"tasks": float("inf"), "workers": 30.0, "schedule": 30.0, "operators": 30.0, "set-up": 300.0}
+DEADLINE = 20.0
+
+
+class Around:
+    """What was answered last, and what could not be asked. One question at a time, in a thread of its own.
+
+    Attributes:
+        workers: by name, the queues that they consume.
+        queues: those that nobody consumes, and that have messages.
+        entries: of the schedule; ``acts``: of operators, the last one last; ``findings``: of the check.
+        troubles: why something could not be asked, by what.
+        asked: what has been answered once, or could not be asked.
+    """
+
+    def __init__(self, server: LockServer) -> None:
+        """Of the app of this server; asks nothing yet."""
+        self._server = server
+        self._asked_at: dict[str, float] = {}
+        self._thread: threading.Thread | None = None
+        self.workers: Mapping[str, frozenset[str]] = {}
+        self.queues: Sequence[Idle] = ()
+        self.entries: Sequence[Mapping[str, Any]] = ()
+        self.acts: Sequence[Mapping[str, Any]] = ()
+        self.findings: Sequence[tuple[str, str]] = ()
+        self.troubles: dict[str, str] = {}
+        self.asked: set[str] = set()
+
+    @property
+    def beats(self) -> Sequence[str]:
+        """The beats that have sent what is not overdue."""
+        return sorted({row["beat"] for row in self.entries if row["beat"] and not is_overdue(row)})
+
+    def ask(self, _sample: Sample | None) -> None:
+        """Ask what is due, and return at once."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._ask, name="redislock-page-around", daemon=True)
+            self._thread.start()
+
+    def _ask(self) -> None:
+        questions: dict[str, Callable[[], object]] = {
+            "tasks": self._server.tasks,  # whose modules are imported once
+            "operators": self._ask_operators,
+            "schedule": self._ask_schedule,
+            "workers": self._ask_workers,
+            "set-up": self._check,
+        }
+        for what, question in questions.items():
+            if time.monotonic() - self._asked_at.get(what, -EVERY[what]) < EVERY[what]:
+                continue
+            self._asked_at[what] = time.monotonic()
+            try:
+                within(DEADLINE, question)
+                self.troubles.pop(what, None)
+            except (RedisLockError, Trouble) as error:
+                self.troubles[what] = str(error)
+            except Exception as error:  # noqa: BLE001  of any transport and scheduler
+                self.troubles[what] = f"{type(error).__name__}: {error}"
+            self.asked.add(what)
+
+    def _ask_operators(self) -> None:
+        self.acts = self._server.store.acts()
+
+    def _ask_schedule(self) -> None:
+        if self._server.app is not None:
+            self.entries = Schedule(self._server).rows()
+
+    def _ask_workers(self) -> None:
+        app = self._server.app
+        if app is None:
+            return
+        if not app.conf.worker_enable_remote_control:
+            raise Trouble("workers cannot be asked (worker_enable_remote_control is off)")
+        answers = app.control.inspect(timeout=1.0).active_queues() or {}
+        self.workers = {
+            name: frozenset(str(queue.get("name")) for queue in queues or ())
+            for name, queues in answers.items()
+        }
+        self.queues = idle_queues(app, frozenset().union(*self.workers.values()))
+
+    def _check(self) -> None:
+        self.findings = [*findings(self._server)]

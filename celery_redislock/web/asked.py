@@ -1,0 +1,127 @@
+"""Explanations for the page: at once what the lock server knows, and at the next load what workers say."""
+
+import shlex
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from celery_redislock.exceptions import RedisLockError
+from celery_redislock.operating.explain import Explanation, explanation
+from celery_redislock.operating.server import LockServer, Place, Trouble
+from celery_redislock.publishing.handle import Holder
+from celery_redislock.receiving.whereabouts import within
+from celery_redislock.web.sampler import RESTS_OF_PROCESS, Sampler
+
+#: Seconds for which an answer of workers and queues counts, and which they have for it; answers kept.
+COUNTS_FOR = 60.0
+DEADLINE = 30.0
+MOST = 100
+
+#: Explanations that ask workers at the same time; seconds that one waits for its turn at the lock server.
+AT_ONCE = 2
+PATIENCE = 2.0
+
+
+@dataclass(frozen=True)
+class _Sampled(LockServer):
+    """A lock server that answers what is asked of all locks from the last look at it."""
+
+    sampler: Any = None
+
+    def holders(self, **patterns: str | None) -> Iterator[Holder]:
+        """Look at all locks, as they were."""
+        fits = {name: pattern for name, pattern in patterns.items() if pattern is not None}
+        everyone = self.sampler.last.holders if self.sampler.last else ()
+        return (one for one in everyone if all(getattr(one, name) == fits[name] for name in fits))
+
+    def places(self, *names: str, last: int = -1) -> Iterator[Place]:
+        """Look at these lines; at the heads of all, as they were."""
+        if names:
+            return LockServer.places(self, *names, last=last)
+        return iter(self.sampler.last.lines if self.sampler.last else ())
+
+
+class Asked(NamedTuple):
+    """What is known of a question: the explanation, how old it is, and what is still to come, in words."""
+
+    explanation: Explanation
+    age: float = 0.0
+    to_come: str = ""
+
+
+class Busy(Trouble):
+    """Too many ask at the same time."""
+
+
+class Explainer:
+    """Explains, without asking more of the lock server than looks do. Thread-safe."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        """Explain what this sampler sees."""
+        server = sampler.server
+        self._server = _Sampled(server.store, server.command, server.app, sampler)
+        self._turn = threading.Lock()
+        self._free_at = 0.0
+        self._slots = threading.Semaphore(AT_ONCE)
+        self._answers: dict[tuple[str, ...], tuple[float, Explanation | str]] = {}
+
+    def explain(self, question: str) -> Asked:
+        """Explain what these words name, as one types them behind ``celery redislock explain``.
+
+        Raises:
+            Trouble: they name nothing; or ``Busy``: too many ask at the same time.
+            LockUnavailable: the lock server does not answer.
+        """
+        try:
+            words = tuple(shlex.split(question))
+        except ValueError as error:
+            raise Trouble(f"these words cannot be read: {error}") from error
+        if not words:
+            raise Trouble("name a task and its arguments, a task id or a key")
+        at, known = self._answers.get(words, (0.0, ""))
+        age = time.monotonic() - at
+        if isinstance(known, Explanation) and age < COUNTS_FOR:
+            return Asked(known, age)
+        if known and age < COUNTS_FOR:
+            return Asked(self._quick(words), to_come=str(known))
+        quick = self._quick(words)
+        if not self._slots.acquire(blocking=False):
+            return Asked(quick, to_come="others are asking: load this page again")
+        threading.Thread(target=self._ask, args=(words,), name="redislock-page-explain", daemon=True).start()
+        return Asked(quick, to_come="workers, queues and the schedule are being asked: load this page again")
+
+    def _quick(self, words: Sequence[str]) -> Explanation:
+        if not self._turn.acquire(timeout=PATIENCE):
+            raise Busy("others are asking as well: load this page again")
+        try:
+            if (wait := self._free_at - time.monotonic()) > PATIENCE:
+                raise Busy("others are asking as well: load this page again")
+            time.sleep(max(0.0, wait))
+            began = time.monotonic()
+            answer = explanation(self._server, words, quick=True)
+            now = time.monotonic()
+            # The lock server works for less than a fifth of that time.
+            self._free_at = now + RESTS_OF_PROCESS * (now - began)
+            return answer
+        finally:
+            self._turn.release()
+
+    def _ask(self, words: tuple[str, ...]) -> None:
+        self._keep(words, "workers, queues and the schedule are being asked: load this page again")
+        answer: Explanation | str
+        try:
+            answer = within(DEADLINE, lambda: explanation(self._server, words))
+        except (RedisLockError, Trouble) as error:
+            answer = str(error)
+        except Exception as error:  # noqa: BLE001  of any transport
+            answer = f"workers and queues could not be asked: {type(error).__name__}: {error}"
+        finally:
+            self._slots.release()
+        self._keep(words, answer)
+
+    def _keep(self, words: tuple[str, ...], answer: Explanation | str) -> None:
+        while len(self._answers) >= MOST:
+            self._answers.pop(next(iter(self._answers)), None)
+        self._answers[words] = time.monotonic(), answer

@@ -1,0 +1,150 @@
+"""What needs somebody: dead holders, lines that stand still, and what else does not end by itself."""
+
+import shlex
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from celery_redislock.declaring.declaration import declaration_of, is_unique
+from celery_redislock.operating import telling
+from celery_redislock.operating.schedule import is_overdue, told_of_state
+from celery_redislock.operating.server import LockServer
+from celery_redislock.publishing.handle import Holder
+from celery_redislock.web.around import Around
+from celery_redislock.web.markup import short
+from celery_redislock.web.sample import Sample
+
+#: Seconds after which a queued call is told that lies in a queue without a consumer, or has no worker at all.
+QUEUED_FOR_LONG = 60.0
+
+#: Ticks skipped one after the other, from which on an entry is told.
+IN_A_ROW = 2
+
+#: Of each kind so many are told.
+MOST = 100
+
+
+class Need(NamedTuple):
+    """What somebody should look at: its kind; a key, an entry or a queue; why, and what to type."""
+
+    kind: str
+    subject: str
+    told: str
+    command: str = ""
+    is_bad: bool = True
+
+
+def needs(server: LockServer, sample: Sample, around: Around) -> list[Need]:
+    """Return what needs somebody, what is worst first; empty on a good day."""
+    return [
+        *_dead(server, sample),
+        *_headless(server, sample, around),
+        *_foreign(server, sample),
+        *_full(server, sample),
+        *_idle(server, sample, around),
+        *_entries(server, around),
+        *(Need("set-up", level, text, f"{server.command} doctor", level == "error")
+          for level, text in around.findings if level in {"warning", "error"}),
+    ]  # fmt: skip
+
+
+def freeing(server: LockServer, key: str) -> str:
+    """Return the command that takes a lock away."""
+    return f"{server.command} release --reason TEXT -- {shlex.quote(key)}"
+
+
+def explaining(server: LockServer, subject: str) -> str:
+    """Return the command that explains a key, a task or a task id."""
+    return f"{server.command} explain -- {shlex.quote(subject)}"
+
+
+def about(holder: Holder) -> str:
+    """Name a call: its task, and what it says of itself."""
+    owner = short(holder.owner) if holder.state == "foreign" else holder.owner
+    return " ".join(filter(None, (holder.task or owner, holder.about)))
+
+
+def behind(sample: Sample, key: str) -> str:
+    """Tell how many wait behind a holder."""
+    length = sample.lengths.get(key, 0)
+    return f"; {length} wait behind it" if length else ""
+
+
+def _dead(server: LockServer, sample: Sample) -> Iterator[Need]:
+    for holder in sample.late[:MOST]:
+        told = f"{about(holder)} on {telling.process(holder)}, {telling.life(holder)}"
+        yield Need("dead holder", holder.key, told + behind(sample, holder.key), freeing(server, holder.key))
+
+
+def _headless(server: LockServer, sample: Sample, around: Around) -> Iterator[Need]:
+    lines = [line for line in sample.lines if line.waiter.key in sample.headless][:MOST]
+    for line in lines:
+        key = line.waiter.key
+        if key in sample.unserved:
+            home = sample.unserved[key]
+            why = f"it belongs to the broker {home}, and no worker of that has been seen for a minute"
+            remedy = f"{server.command} waiting --drain --home {shlex.quote(key)}"
+        elif "workers" in around.asked and not around.workers:
+            why = around.troubles.get("workers") or "no worker answers: start one"
+            remedy = explaining(server, key)
+        else:
+            why = "no worker hands the lock to the first"
+            remedy = explaining(server, key)
+        yield Need("line stands still", key, f"{line.length} wait, nobody holds it: {why}", remedy)
+
+
+def _foreign(server: LockServer, sample: Sample) -> Iterator[Need]:
+    for holder in [one for one in sample.holders if one.state == "foreign"][:MOST]:
+        end = f"free in {telling.duration(holder.remaining)}"
+        if holder.remaining == float("inf"):
+            end = "without an end"
+        told = (
+            f"another program's lock, {end}{behind(sample, holder.key)}; release it if that program is gone"
+        )
+        yield Need("foreign lock", holder.key, told, freeing(server, holder.key), is_bad=False)
+
+
+def _full(server: LockServer, sample: Sample) -> Iterator[Need]:
+    tasks = server.tasks() if server.app is not None else {}
+    most: dict[str | None, float] = {}
+    for line in sample.lines[:MOST]:
+        name = line.waiter.task
+        if name not in most:
+            task = tasks.get(name or "")
+            most[name] = declaration_of(task).options.lock_max_waiting if is_unique(task) else float("inf")
+        if line.length >= most[name]:
+            told = f"{line.length} wait, as many as lock_max_waiting lets: what comes now is retried later"
+            yield Need(
+                "line is full", line.waiter.key, told, explaining(server, line.waiter.key), is_bad=False
+            )
+
+
+def _idle(server: LockServer, sample: Sample, around: Around) -> Iterator[Need]:
+    queued = {one.owner: one for one in sample.holders if one.state == "queued" and _is_old(one)}
+    if queued and "workers" in around.asked and not around.workers:
+        oldest = next(iter(queued.values()))
+        why = around.troubles.get("workers") or "no worker answers: start one"
+        told = f"{len(queued)} calls, {about(oldest)} for {telling.duration(telling.age(oldest))}; {why}"
+        yield Need("queued for long", oldest.key, told, explaining(server, oldest.key))
+        return
+    for queue in around.queues if queued else ():
+        first = next((queued[task_id] for task_id in queue.ids if task_id in queued), None)
+        if first is None and queue.ids:
+            continue
+        told = f"{queue.length} messages lie in the queue {queue.name}, which no worker consumes"
+        if first is not None:
+            told = f"{about(first)} for {telling.duration(telling.age(first))}; {told}"
+        remedy = explaining(server, first.key) if first else ""
+        yield Need("queued for long", first.key if first else queue.name, told, remedy)
+
+
+def _is_old(holder: Holder) -> bool:
+    return (telling.age(holder) or 0.0) > QUEUED_FOR_LONG
+
+
+def _entries(server: LockServer, around: Around) -> Iterator[Need]:
+    for row in around.entries[:MOST]:
+        skip = row["last_skip"]
+        in_a_row = skip["in_a_row"] if skip else 0
+        if in_a_row >= IN_A_ROW or is_overdue(row) or row["sending_since"]:
+            remedy = explaining(server, row["task"] or row["name"])
+            yield Need("schedule", row["name"], told_of_state(row), remedy, is_bad=False)

@@ -1,0 +1,111 @@
+"""What the page knows of a lock server: one look at it, and what is derived from that."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from heapq import nsmallest
+from typing import Any
+
+from celery_redislock.operating import telling
+from celery_redislock.operating.held import ORDERS
+from celery_redislock.operating.server import Place
+from celery_redislock.publishing.handle import Holder
+from celery_redislock.store.store import Counts
+
+#: The figures of the page, in its order.
+FIGURES = ("running", "queued", "in line", "late", "skipped", "workers")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One look: who holds and who waits, as the lock server told it slice by slice, not in one moment.
+
+    Attributes:
+        at: when it began, in seconds since the epoch.
+        holders: the oldest first.
+        lines: the first of each line, the longest first; where nobody waits, one that was handed its lock.
+        counts: what was counted of tasks.
+        rates: which rates of these lines have had their starts, by key.
+        unserved: keys whose first in line belongs to a broker without workers, and that broker.
+        free: keys with a line whose first could start, and that nobody held.
+        headless: those of them that were free at the look before, too.
+    """
+
+    at: float
+    holders: Sequence[Holder] = ()
+    lines: Sequence[Place] = ()
+    counts: Counts = field(default_factory=Counts)
+    rates: Mapping[str, Sequence[Mapping[str, float]]] = field(default_factory=dict)
+    unserved: Mapping[str, str] = field(default_factory=dict)
+    free: frozenset[str] = frozenset()
+    headless: frozenset[str] = frozenset()
+
+    @cached_property
+    def by_key(self) -> Mapping[str, Sequence[Holder]]:
+        """Who holds which key."""
+        found: dict[str, list[Holder]] = {}
+        for holder in self.holders:
+            found.setdefault(holder.key, []).append(holder)
+        return found
+
+    @cached_property
+    def lengths(self) -> Mapping[str, int]:
+        """How many wait for which key."""
+        return {place.waiter.key: place.length for place in self.lines}
+
+    @cached_property
+    def late(self) -> Sequence[Holder]:
+        """Those whose renewal is overdue."""
+        return [holder for holder in self.holders if holder.is_late]
+
+    @cached_property
+    def states(self) -> Mapping[str, int]:
+        """How many are in which state."""
+        return Counter(holder.state for holder in self.holders)
+
+    def counted(self, what: str) -> Mapping[str, int]:
+        """Return how often this was counted, by task."""
+        found = self.counts.numbers.items()
+        return {name: number for (name, event, *bound), number in found if event == what and not bound}
+
+    def chosen(self, wanted: Mapping[str, str], most: int) -> tuple[int, Sequence[Holder]]:
+        """Return how many holders fit, and the first so many of them, sorted.
+
+        ``wanted``: ``state``; ``task`` and ``host``, and ``search`` in keys, tasks, owners and descriptions:
+        texts that must be in there; ``sort``.
+        """
+        found: Iterable[Holder] = self.holders
+        for name in ("state", "task", "host"):
+            if word := wanted.get(name):
+                found = [one for one in found if word in (getattr(one, name) or "")]
+        if word := wanted.get("search"):
+            found = [one for one in found if is_in(word, one)]
+        found = found if isinstance(found, Sequence) else [*found]
+        sort = wanted.get("sort") or "age"
+        # They are sorted by age as it is; and few of many are shown.
+        return len(found), found[:most] if sort == "age" else nsmallest(most, found, key=ORDERS[sort])
+
+    def figures(self, since: "Sample", workers: int) -> dict[str, int]:
+        """Return the figures of the page; skips are those since another sample."""
+        skipped = sum(self.counted("skipped").values()) - sum(since.counted("skipped").values())
+        numbers = (self.states.get("running", 0), self.states.get("queued", 0), sum(self.lengths.values()))
+        return dict(zip(FIGURES, (*numbers, len(self.late), max(0, skipped), workers), strict=True))
+
+
+def is_in(word: str, holder: Holder) -> bool:
+    """Whether a text is in what is told of a holder."""
+    owner = None if holder.state == "foreign" else holder.owner
+    return any(word in text for text in (holder.key, holder.task, owner, holder.about) if text)
+
+
+def sample_of(at: float, holders: Iterable[Holder], lines: Iterable[Place], **more: Any) -> Sample:
+    """Return a sample, sorted."""
+    oldest = sorted(holders, key=ORDERS["age"])
+    longest = sorted(lines, key=lambda place: (-place.length, place.waiter.key))
+    return Sample(at, oldest, longest, **more)
+
+
+def waits(place: Place) -> float | None:
+    """Return for how long the first of a line has waited, in seconds; ``None`` if that is unknown."""
+    return telling.age(place.waiter)

@@ -1,0 +1,177 @@
+"""The looks of a process at the lock server: one thread, for all who look at the page."""
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import NamedTuple
+
+from celery_redislock.declaring.scopes import WAITING
+from celery_redislock.exceptions import RedisLockError
+from celery_redislock.log import logger
+from celery_redislock.operating.server import LockServer, Place
+from celery_redislock.publishing.handle import Holder
+from celery_redislock.store.store import HELD, LockStore
+from celery_redislock.web.around import Around
+from celery_redislock.web.sample import Sample, sample_of
+
+#: Seconds between two looks at least; and how many times as long as it cost the lock server, or took here.
+REST = 5.0
+RESTS_OF_SERVER = 50
+RESTS_OF_PROCESS = 10
+
+#: Seconds that curves show, and after which nothing is looked at any more if nobody has asked for the page.
+AN_HOUR = 3600.0
+
+#: Seconds that the first page waits for the first look.
+PATIENCE = 0.05
+
+#: Keys that a look asks about one by one: those that nobody seems to hold, have rates, or have refused.
+#: Events and points of curves that are kept.
+MOST_BESIDES = 100
+MOST_EVENTS = 1000
+MOST_POINTS = 720
+
+
+class Event(NamedTuple):
+    """Something that happened since the page's process began; ``what``, to which key or task, in words."""
+
+    at: float
+    what: str
+    subject: str
+    told: str
+
+
+class Sampler:
+    """Looks at a lock server again and again, and keeps the last look.
+
+    Thread-safe. Each process of a site has one; it starts with the first page, also after a fork, and rests
+    when nobody has asked for a page for an hour.
+
+    Attributes:
+        server: the lock server.
+        first, last: the first look of this process, and the last one; ``None`` until there is one.
+        around: what workers, queues, beats and the check of the set-up say.
+        trouble: why the last look failed; '' if it did not.
+        events: what happened, the latest first.
+        curve: of each look its time and figures.
+        rest: seconds until the next look.
+    """
+
+    def __init__(self, server: LockServer) -> None:
+        """Look at this server; asks nothing yet."""
+        self.server = server
+        self._starting = threading.Lock()
+        self._reset()
+
+    def _reset(self) -> None:
+        self.first: Sample | None = None
+        self.last: Sample | None = None
+        self.around = Around(self.server)
+        self.trouble = ""
+        self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
+        self.curve: deque[tuple[float, Mapping[str, int]]] = deque(maxlen=MOST_POINTS)
+        self.rest = REST
+        self._thread: threading.Thread | None = None
+        self._pid = 0
+        self._wanted_at = time.monotonic()
+        self._has_looked = threading.Event()
+
+    def wake(self) -> None:
+        """See that looks are taken, as somebody asks for the page; waits a moment for the first one."""
+        with self._starting:
+            if self._pid != os.getpid():
+                self._reset()
+                self._pid = os.getpid()
+            self._wanted_at = time.monotonic()
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._run, name="redislock-page", daemon=True)
+                self._thread.start()
+        self._has_looked.wait(PATIENCE)
+
+    def _run(self) -> None:
+        while time.monotonic() - self._wanted_at < AN_HOUR:
+            began = time.monotonic()
+            cost = _cpu(self.server.store)
+            try:
+                self._look()
+                self.trouble = ""
+            except RedisLockError as error:
+                self.trouble = str(error)
+            except Exception as error:  # a look that fails must not end all later ones
+                logger.exception("the page could not look at the locks")
+                self.trouble = f"{type(error).__name__}: {error}"
+            self._has_looked.set()
+            self.around.ask(self.last)
+            took = time.monotonic() - began
+            spent = _cpu(self.server.store) - cost
+            # What others asked for meanwhile is in there as well, so it is no longer than the look itself.
+            cost = min(spent, took) if spent > 0 else took
+            self.rest = max(REST, RESTS_OF_SERVER * cost, RESTS_OF_PROCESS * took)
+            time.sleep(self.rest)
+
+    def _look(self) -> None:
+        before = self.last
+        store = self.server.store
+        at = time.time()
+        counts = store.counts()
+        holders = [*self.server.holders()]
+        lines = [*self.server.places(last=0)]
+        events = [*self._refusals(at if before is None else before.at)]
+        held = {holder.key for holder in holders}
+        # A lock of another program is on no list of ours.
+        named = (*(line.waiter.key for line in lines), *(event.subject for event in events))
+        beside = [*islice(dict.fromkeys(key for key in named if key not in held), MOST_BESIDES)]
+        found = [Holder.of(hold) for holds in store.holders_of_each(beside) for hold in holds]
+        held.update(holder.key for holder in found)
+        said = {line.waiter.key: line.facts for line in lines if line.rank and "rate" in line.facts}
+        rates = self.server.full_rates(dict(islice(said.items(), MOST_BESIDES)))
+        free = [line.waiter.key for line in lines if _may_start(line, at) and line.waiter.key not in held]
+        headless = frozenset(free).difference(rates)
+        sample = sample_of(
+            at, [*holders, *found], lines, counts=counts, rates=rates, unserved=self.server.unserved(lines),
+            free=headless, headless=headless & (before.free if before else frozenset()),
+        )  # fmt: skip
+        if before is not None:
+            events += _counted(before, sample)
+        self.events.extendleft(sorted(events))
+        self.first = self.first or sample
+        self.last = sample
+        self.curve.append((at, sample.figures(self.first, len(self.around.workers))))
+
+    def _refusals(self, since: float) -> Iterator[Event]:
+        for key in self.server.store.refused(limit=MOST_BESIDES):
+            latest = [each for each in self.server.store.happened(key).refused if each.last > since]
+            if not latest:
+                return
+            for each in latest:
+                about = each.hold.facts.get("about")
+                told = f"{each.hold.facts.get('task')}{f', {about}' if about else ''}: held by {each.holder}"
+                waits = each.hold.facts.get("on_conflict") in WAITING
+                yield Event(each.last, "had to wait" if waits else "skipped", key, told)
+
+
+def _may_start(place: Place, now: float) -> bool:
+    """Whether the first of a line waits for nothing but its lock."""
+    waiter = place.waiter
+    return place.rank == 1 and waiter.state != HELD and (waiter.due is None or waiter.due < now)
+
+
+def _counted(before: Sample, now: Sample) -> Iterator[Event]:
+    """Yield what was counted of tasks between two looks."""
+    for what in ("lost", "restored"):
+        known = before.counted(what)
+        for task, number in now.counted(what).items():
+            if (more := number - known.get(task, 0)) > 0:
+                yield Event(now.at, what, task, f"{more} times since the look before")
+
+
+def _cpu(store: LockStore) -> float:
+    """Return the processor's seconds that the lock server has used; 0 where it does not say."""
+    try:
+        used = [store.server_says("cpu", f"used_cpu_{kind}") for kind in ("sys", "user")]
+    except RedisLockError:
+        return 0.0
+    return sum(float(one or 0) for one in used)

@@ -1,0 +1,132 @@
+"""The views of the page: the page itself, all of one section, and what explains a lock."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from xml.etree.ElementTree import Element
+
+from celery_redislock.operating.held import ORDERS, STATES
+from celery_redislock.web.asked import Explainer
+from celery_redislock.web.markup import curve, opened, tag, to_copy
+from celery_redislock.web.sample import FIGURES
+from celery_redislock.web.sampler import Sampler
+from celery_redislock.web.sections import SECTIONS, Look, Section, Wanted
+
+#: Rows of a section on the page itself, and on a page of its own.
+AT_FIRST = 15
+PER_PAGE = 100
+
+#: What can be chosen from, by field.
+_CHOICES: Mapping[str, Sequence[str]] = {"state": STATES, "sort": [*ORDERS]}
+
+#: Labels of an explanation whose text is a command.
+_COMMANDS = ("free it", "free them")
+
+_View = tuple[Mapping[str, Any], Sequence[Element]]
+
+
+def overview(look: Look) -> _View:
+    """Return the page itself: the figures, and the first rows of each section."""
+    document: dict[str, Any] = {"figures": dict(look.sampler.curve[-1][1])}
+    elements = [_figures(look.sampler)]
+    for section in SECTIONS.values():
+        total, rows = section.find(look, {}, AT_FIRST)
+        document[section.name] = {"total": total, "rows": [*map(section.document, rows)]}
+        more = None
+        if total > len(rows):
+            more = tag("p", tag("a", f"all {total}", href=look.link(section.name)))
+        elements.append(_section(look, section, rows, more))
+    return document, elements
+
+
+def listed(look: Look, section: Section, wanted: Wanted, page: int, *, has_form: bool) -> _View:
+    """Return one page of a section."""
+    total, found = section.find(look, wanted, page * PER_PAGE)
+    rows = found[(page - 1) * PER_PAGE :]
+    document = {"total": total, "page": page, "rows": [*map(section.document, rows)]}
+    links = [
+        tag("a", name, href=look.link(section.name, **wanted, page=number))
+        for name, number in (("Page before", page - 1), ("Next page", page + 1))
+        if number >= 1 and (number - 1) * PER_PAGE < total
+    ]
+    told = tag("p", f"{total} in all, page {page}. ", *(part for link in links for part in (link, " ")))
+    form = _form(look, section, wanted) if has_form else None
+    return document, [_section(look, section, rows, told, form)]
+
+
+def explained(explainer: Explainer, question: str) -> _View:
+    """Return what explains a question."""
+    asked = explainer.explain(question)
+    found = asked.explanation
+    values = [holder.owner for holder in found.holders if holder.state == "foreign"]
+    rows = tag("dl")
+    for label, text in found.rows:
+        told = opened(text, values)
+        rows.append(tag("dt", label))
+        rows.append(tag("dd", to_copy(told) if label in _COMMANDS else told))
+    told = asked.to_come or f"Workers, queues and the schedule were asked {asked.age:.0f} s ago."
+    document = {**found.document, "to_come": asked.to_come or None}
+    title = tag("h2", "Why does it not run? ", tag("span", question, class_="dim"))
+    return opened(document, values), [tag("section", title, rows, tag("p", told, class_="dim"))]
+
+
+def field(link: Callable[..., str], question: str) -> Element:
+    """Return the field that asks why something does not run."""
+    label = tag("label", "Why does it not run?", for_="q")
+    hint = "task 42, a task id, or a key"
+    text = tag(
+        "input", id="q", name="q", value=question, placeholder=hint, maxlength=1000, autocomplete="off"
+    )
+    return tag("form", label, text, tag("button", "Explain"), action=link("explain"), role="search")
+
+
+def _figures(sampler: Sampler) -> Element:
+    around = sampler.around
+    tiles = []
+    for name in FIGURES:
+        numbers = [figures[name] for _, figures in sampler.curve]
+        told = f"{name}, from {numbers[0]} to {numbers[-1]}, at most {max(numbers)}"
+        is_asked = name != "workers" or name in around.asked
+        label = name if name != "workers" else f"workers, {len(around.beats)} beats"
+        kind = "bad" if name == "late" and numbers[-1] > 0 else None
+        number = tag("b", numbers[-1] if is_asked else "…")
+        tiles.append(tag("li", number, label, curve(numbers, told), class_=kind))
+    return tag("ul", *tiles, class_="figures")
+
+
+def _section(
+    look: Look, section: Section, rows: Sequence[Any], after: Element | None, before: Element | None = None
+) -> Element:
+    """Return a section: its title, a form before it, its rows, and what comes after."""
+    title = tag("h2", section.title, " ", tag("span", section.hint, class_="dim"), id=section.name)
+    if not rows:
+        is_known = section.asks in {"", *look.sampler.around.asked}
+        nothing = section.nothing if is_known else "not asked yet: load this page again"
+        return tag("section", title, before, tag("p", nothing, class_="dim"))
+    kinds = ["wide" if name.startswith("-") else None for name in section.head]
+    names = [name.lstrip("-") for name in section.head]
+    head = [tag("th", name, scope="col", class_=kind) for name, kind in zip(names, kinds, strict=True)]
+    body = [_row(section.cells(look, row), kinds) for row in rows]
+    table = tag("table", tag("thead", tag("tr", *head)), tag("tbody", *body), aria_labelledby=section.name)
+    return tag("section", title, before, table, after)
+
+
+def _row(cells: Sequence[object], kinds: Sequence[str | None]) -> Element:
+    return tag("tr", *(tag("td", cell, class_=kind) for cell, kind in zip(cells, kinds, strict=True)))
+
+
+def _form(look: Look, section: Section, wanted: Wanted) -> Element:
+    """Return the fields that narrow a section."""
+    fields: list[Element] = []
+    for name in section.fields:
+        chosen = wanted.get(name, "")
+        if choices := _CHOICES.get(name):
+            choices = choices if name == "sort" else ["", *choices]
+            options = [
+                tag("option", each or "all", value=each, selected="" if each == chosen else None)
+                for each in choices
+            ]
+            entry = tag("select", *options, id=name, name=name)
+        else:
+            entry = tag("input", id=name, name=name, value=chosen, maxlength=200)
+        fields += [tag("label", name, for_=name), entry]
+    return tag("form", *fields, tag("button", "Show"), action=look.link(section.name))
