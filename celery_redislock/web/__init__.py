@@ -1,0 +1,1 @@
+"""The page about the locks of an app, as a WSGI application, and a server for it."""
