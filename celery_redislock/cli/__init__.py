@@ -19,7 +19,7 @@ _MODULES = {
     **dict.fromkeys(("list", "release"), "locks"),
     **dict.fromkeys(("hold", "limit", "waiting"), "line"),
     **dict.fromkeys(("exporter", "stats"), "figures"),
-    **{name: name for name in ("doctor", "explain", "history", "schedule")},
+    **{name: name for name in ("doctor", "explain", "history", "schedule", "web")},
 }
 
 

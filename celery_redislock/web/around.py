@@ -10,7 +10,6 @@ from celery_redislock.operating.doctor import findings
 from celery_redislock.operating.schedule import Schedule, is_overdue
 from celery_redislock.operating.server import LockServer, Trouble
 from celery_redislock.receiving.whereabouts import Idle, idle_queues, within
-from celery_redislock.web.sample import Sample
 
 #: Seconds between two questions, by what is asked; and within which it must be answered.
 EVERY = {"tasks": float("inf"), "workers": 30.0, "schedule": 30.0, "operators": 30.0, "set-up": 300.0}
@@ -46,7 +45,7 @@ class Around:
         """The beats that have sent what is not overdue."""
         return sorted({row["beat"] for row in self.entries if row["beat"] and not is_overdue(row)})
 
-    def ask(self, _sample: Sample | None) -> None:
+    def ask(self) -> None:
         """Ask what is due, and return at once."""
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._ask, name="redislock-page-around", daemon=True)

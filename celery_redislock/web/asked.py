@@ -12,12 +12,17 @@ from celery_redislock.operating.explain import Explanation, explanation
 from celery_redislock.operating.server import LockServer, Place, Trouble
 from celery_redislock.publishing.handle import Holder
 from celery_redislock.receiving.whereabouts import within
-from celery_redislock.web.sampler import RESTS_OF_PROCESS, Sampler
+from celery_redislock.web.sampler import RESTS_OF_PROCESS, RESTS_OF_SERVER, Sampler, cpu_of
 
 #: Seconds for which an answer of workers and queues counts, and which they have for it; answers kept.
-COUNTS_FOR = 60.0
+COUNTS_FOR = 15.0
 DEADLINE = 30.0
 MOST = 100
+
+#: Seconds at most for which nobody else asks, after an answer that cost the lock server much.
+LONGEST_REST = 30.0
+
+ASKING = "workers, queues and the schedule are being asked: load this page again"
 
 #: Explanations that ask workers at the same time; seconds that one waits for its turn at the lock server.
 AT_ONCE = 2
@@ -90,7 +95,7 @@ class Explainer:
         if not self._slots.acquire(blocking=False):
             return Asked(quick, to_come="others are asking: load this page again")
         threading.Thread(target=self._ask, args=(words,), name="redislock-page-explain", daemon=True).start()
-        return Asked(quick, to_come="workers, queues and the schedule are being asked: load this page again")
+        return Asked(quick, to_come=ASKING)
 
     def _quick(self, words: Sequence[str]) -> Explanation:
         if not self._turn.acquire(timeout=PATIENCE):
@@ -109,17 +114,20 @@ class Explainer:
             self._turn.release()
 
     def _ask(self, words: tuple[str, ...]) -> None:
-        self._keep(words, "workers, queues and the schedule are being asked: load this page again")
+        self._keep(words, ASKING)
         answer: Explanation | str
+        used = cpu_of(self._server.store)
+        began = time.monotonic()
         try:
             answer = within(DEADLINE, lambda: explanation(self._server, words))
         except (RedisLockError, Trouble) as error:
             answer = str(error)
         except Exception as error:  # noqa: BLE001  of any transport
             answer = f"workers and queues could not be asked: {type(error).__name__}: {error}"
-        finally:
-            self._slots.release()
         self._keep(words, answer)
+        cost = min(cpu_of(self._server.store) - used, time.monotonic() - began)
+        time.sleep(max(0.0, min(LONGEST_REST, RESTS_OF_SERVER * cost)))
+        self._slots.release()
 
     def _keep(self, words: tuple[str, ...], answer: Explanation | str) -> None:
         while len(self._answers) >= MOST:

@@ -101,7 +101,8 @@ def _sealed(application: WSGIApplication) -> WSGIApplication:
             status, headers = said
         except Exception:
             logger.exception("the page failed at %r", environ.get("PATH_INFO"))
-            status, headers = "500 Internal Server Error", [PLAIN]
+            status = "500 Internal Server Error"
+            headers = [PLAIN]
             body = b"the page failed; its log says why\n"
         sent = Headers([*headers])
         for name, value in HEADERS:

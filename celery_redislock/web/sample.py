@@ -7,7 +7,6 @@ from functools import cached_property
 from heapq import nsmallest
 from typing import Any
 
-from celery_redislock.operating import telling
 from celery_redislock.operating.held import ORDERS
 from celery_redislock.operating.server import Place
 from celery_redislock.publishing.handle import Holder
@@ -104,8 +103,3 @@ def sample_of(at: float, holders: Iterable[Holder], lines: Iterable[Place], **mo
     oldest = sorted(holders, key=ORDERS["age"])
     longest = sorted(lines, key=lambda place: (-place.length, place.waiter.key))
     return Sample(at, oldest, longest, **more)
-
-
-def waits(place: Place) -> float | None:
-    """Return for how long the first of a line has waited, in seconds; ``None`` if that is unknown."""
-    return telling.age(place.waiter)

@@ -94,7 +94,7 @@ class Sampler:
     def _run(self) -> None:
         while time.monotonic() - self._wanted_at < AN_HOUR:
             began = time.monotonic()
-            cost = _cpu(self.server.store)
+            cost = cpu_of(self.server.store)
             try:
                 self._look()
                 self.trouble = ""
@@ -104,9 +104,9 @@ class Sampler:
                 logger.exception("the page could not look at the locks")
                 self.trouble = f"{type(error).__name__}: {error}"
             self._has_looked.set()
-            self.around.ask(self.last)
+            self.around.ask()
             took = time.monotonic() - began
-            spent = _cpu(self.server.store) - cost
+            spent = cpu_of(self.server.store) - cost
             # What others asked for meanwhile is in there as well, so it is no longer than the look itself.
             cost = min(spent, took) if spent > 0 else took
             self.rest = max(REST, RESTS_OF_SERVER * cost, RESTS_OF_PROCESS * took)
@@ -140,6 +140,8 @@ class Sampler:
         self.first = self.first or sample
         self.last = sample
         self.curve.append((at, sample.figures(self.first, len(self.around.workers))))
+        while self.curve[0][0] < at - AN_HOUR:
+            self.curve.popleft()
 
     def _refusals(self, since: float) -> Iterator[Event]:
         for key in self.server.store.refused(limit=MOST_BESIDES):
@@ -168,7 +170,7 @@ def _counted(before: Sample, now: Sample) -> Iterator[Event]:
                 yield Event(now.at, what, task, f"{more} times since the look before")
 
 
-def _cpu(store: LockStore) -> float:
+def cpu_of(store: LockStore) -> float:
     """Return the processor's seconds that the lock server has used; 0 where it does not say."""
     try:
         used = [store.server_says("cpu", f"used_cpu_{kind}") for kind in ("sys", "user")]

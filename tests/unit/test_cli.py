@@ -166,7 +166,7 @@ def test_every_command_has_its_help(group: click.Group) -> None:
     result = CliRunner().invoke(group, ["--help"])
     commands = result.output.partition("Commands:")[2]
     names = ["doctor", "explain", "exporter", "history", "hold", "limit", "list", "release", "schedule"]
-    names += ["stats", "waiting"]
+    names += ["stats", "waiting", "web"]
     assert [line.split()[0] for line in commands.splitlines() if line.strip()] == names
     assert {CliRunner().invoke(group, [name, "--help"]).exit_code for name in names} == {0}
 
