@@ -52,7 +52,8 @@ class Sampler:
 
     Attributes:
         server: the lock server.
-        first, last: the first look of this process, and the last one; ``None`` until there is one.
+        first: when this process began to look, and what was counted then; ``None`` until there is one.
+        last: the last look; likewise.
         around: what workers, queues, beats and the check of the set-up say.
         trouble: why the last look failed; '' if it did not.
         events: what happened, the latest first.
@@ -137,7 +138,7 @@ class Sampler:
         if before is not None:
             events += _counted(before, sample)
         self.events.extendleft(sorted(events))
-        self.first = self.first or sample
+        self.first = self.first or Sample(at, counts=counts)
         self.last = sample
         self.curve.append((at, sample.figures(self.first, len(self.around.workers))))
         while self.curve[0][0] < at - AN_HOUR:

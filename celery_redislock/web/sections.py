@@ -1,6 +1,7 @@
 """The sections of the page, each with its rows: as objects for programs, and as cells."""
 
 import math
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -60,7 +61,7 @@ def _fitting(rows: Sequence[Any], wanted: Wanted, most: int) -> tuple[int, Seque
 
 def key_link(look: Look, key: str) -> object:
     """Return a link to what explains a key."""
-    return tag("a", key, href=look.link("explain", q=telling.printable(key)), class_="key")
+    return tag("a", key, href=look.link("explain", q=shlex.quote(key)), class_="key")
 
 
 def _needs(look: Look, wanted: Wanted, most: int) -> tuple[int, Sequence[Need]]:
@@ -155,7 +156,7 @@ def _entries(look: Look, wanted: Wanted, most: int) -> tuple[int, Sequence[Mappi
 
 
 def _entry_cells(look: Look, row: Mapping[str, Any]) -> Sequence[object]:
-    name = tag("a", row["name"], href=look.link("explain", q=row["task"] or row["name"]))
+    name = tag("a", row["name"], href=look.link("explain", q=shlex.quote(row["task"] or row["name"])))
     times = (row[key] and telling.moment(row[key]) for key in ("last_sent", "next_due"))
     return (
         name,
