@@ -4,6 +4,8 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from copy import copy
+from dataclasses import replace
 from datetime import timedelta
 from importlib.metadata import version
 from itertools import islice
@@ -66,6 +68,8 @@ def findings(server: LockServer) -> Iterator[_Found]:
         yield from _of_server(server.store, 0, some_wait=False)
         yield from _of_lines(server)
         return
+    # What it learns of the broker it stands beside must not make this process publish for others.
+    server = replace(server, store=copy(server.store))
     of_tasks, some_wait = _of_tasks(server)
     settings = settings_of(app)
     if not settings.enabled:

@@ -14,6 +14,7 @@ from packaging.specifiers import SpecifierSet
 
 from celery_redislock.cli import redislock
 from celery_redislock.operating import doctor
+from celery_redislock.operating.server import LockServer
 from celery_redislock.publishing import promote
 from tests.unit.shop import Shop, body
 
@@ -164,3 +165,10 @@ def test_a_version_that_nobody_has_tested_is_a_warning(shop: Shop, monkeypatch: 
     required = {each.name: each.specifier for each in map(Requirement, requires("celery_redislock") or ())}
     assert required["redis"] == SpecifierSet(doctor.TESTED["redis"])
     assert required["celery"].contains("5.8") > SpecifierSet(doctor.TESTED["celery"]).contains("5.8")
+
+
+def test_a_check_leaves_the_store_of_its_process_as_it_was(shop: Shop, monkeypatch: Any) -> None:
+    """A site that shows the check as part of a page goes on to publish, for nobody but itself."""
+    monkeypatch.setattr(promote, "install", lambda _app, store: setattr(store, "home", "a broker"))
+    [*doctor.findings(LockServer(shop.store, "celery redislock", shop.app))]
+    assert shop.store.home == ""
