@@ -22,7 +22,7 @@ MOST = 100
 #: Seconds at most for which nobody else asks, after an answer that cost the lock server much.
 LONGEST_REST = 30.0
 
-ASKING = "workers, queues and the schedule are being asked: load this page again"
+ASKING = "Workers, queues and the schedule are being asked."
 
 #: Explanations that ask workers at the same time; seconds that one waits for its turn at the lock server.
 AT_ONCE = 2
@@ -93,7 +93,7 @@ class Explainer:
             return Asked(self._quick(words), to_come=str(known))
         quick = self._quick(words)
         if not self._slots.acquire(blocking=False):
-            return Asked(quick, to_come="others are asking: load this page again")
+            return Asked(quick, to_come="Others are asking workers and queues.")
         threading.Thread(target=self._ask, args=(words,), name="redislock-page-explain", daemon=True).start()
         return Asked(quick, to_come=ASKING)
 

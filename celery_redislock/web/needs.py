@@ -130,10 +130,10 @@ def _idle(server: LockServer, sample: Sample, around: Around) -> Iterator[Need]:
         first = next((queued[task_id] for task_id in queue.ids if task_id in queued), None)
         if first is None and queue.ids:
             continue
-        told = f"{queue.length} messages lie in the queue {queue.name}, which no worker consumes"
+        told = f"{queue.length} messages lie in the queue {queue.name}, which no worker consumes: start one"
         if first is not None:
             told = f"{about(first)} for {telling.duration(telling.age(first))}; {told}"
-        remedy = explaining(server, first.key) if first else ""
+        remedy = f"{server.command.removesuffix(' redislock')} worker -Q {shlex.quote(queue.name)}"
         yield Need("queued for long", first.key if first else queue.name, told, remedy)
 
 

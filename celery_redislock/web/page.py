@@ -107,7 +107,7 @@ class _Page:
     def _viewed(self, request: Request) -> tuple[Mapping[str, Any], Sequence[Element]]:
         sampler = self._sampler
         if request.view == "explain":
-            return views.explained(self._explainer, request.query.get("q", ""))
+            return views.explained(self._explainer, request.link, request.query.get("q", ""))
         if sampler.last is None:
             return {}, [tag("p", "The first look at the locks has no answer yet.")]
         look = Look(sampler, sampler.last, request.link)

@@ -53,7 +53,7 @@ def listed(look: Look, section: Section, wanted: Wanted, page: int, *, has_form:
     return document, [_section(look, section, rows, told, form)]
 
 
-def explained(explainer: Explainer, question: str) -> _View:
+def explained(explainer: Explainer, link: Callable[..., str], question: str) -> _View:
     """Return what explains a question."""
     asked = explainer.explain(question)
     found = asked.explanation
@@ -63,10 +63,11 @@ def explained(explainer: Explainer, question: str) -> _View:
         told = opened(text, values)
         rows.append(tag("dt", label))
         rows.append(tag("dd", to_copy(told) if label in _COMMANDS else told))
-    told = asked.to_come or f"Workers, queues and the schedule were asked {asked.age:.0f} s ago."
+    told = asked.to_come or f"As it was {asked.age:.0f} s ago, workers, queues and the schedule included."
+    again = tag("a", "Load again", href=link("explain", q=question))
     document = {**found.document, "to_come": asked.to_come or None}
     title = tag("h2", "Why does it not run? ", tag("span", question, class_="dim"))
-    return opened(document, values), [tag("section", title, rows, tag("p", told, class_="dim"))]
+    return opened(document, values), [tag("section", title, rows, tag("p", f"{told} ", again))]
 
 
 def field(link: Callable[..., str], question: str) -> Element:
