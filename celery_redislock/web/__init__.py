@@ -9,6 +9,7 @@ login that is there::
     locks = application(app)
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from celery_redislock.operating.server import LockServer
@@ -32,9 +33,11 @@ def application(app: Any) -> "WSGIApplication":
     and safe to be made before a fork.
 
     Args:
-        app: the Celery app.
+        app: the Celery app. The commands that are shown to be copied name it as it names itself (``main``).
 
     Raises:
         LockOptionError: the app names no lock server, or its settings are wrong.
     """
-    return page_of(LockServer.of_app(app))
+    server = LockServer.of_app(app)
+    named = server.command.replace("YOUR_APP", app.main or "YOUR_APP")
+    return page_of(replace(server, command=named))
