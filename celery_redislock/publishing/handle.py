@@ -49,6 +49,9 @@ class Holder:
         due: of one that waits in line, before when it does not start, in seconds since the epoch; ``None``
             where it is due.
         merged: how many calls were merged into it; ``None`` where none can be.
+        place: of one that waits: in its line, the first is 1; 0 for one that was handed the lock and has not
+            started. ``None`` for others.
+        length: how many wait in that line; ``None`` for others.
     """
 
     key: str
@@ -65,6 +68,8 @@ class Holder:
     about: str | None = None
     due: float | None = None
     merged: int | None = None
+    place: int | None = None
+    length: int | None = None
 
     @property
     def renewed(self) -> float | None:
@@ -90,14 +95,22 @@ class Holder:
         )  # fmt: skip
 
     @classmethod
-    def in_line(cls, waiter: Waiter) -> "Holder":
-        """Read what one that waits wrote about itself. The hold that it will be handed has not begun."""
+    def in_line(cls, waiter: Waiter, place: int | None = None, length: int | None = None) -> "Holder":
+        """Read what one that waits wrote about itself. The hold that it will be handed has not begun.
+
+        Args:
+            waiter: who waits.
+            place: in its line, as :attr:`place`; ``None``: unknown.
+            length: of that line; ``None``: unknown.
+        """
         due, merged = map(waiter.hold.facts.get, ("due", "merged"))
         return replace(
             cls.of(waiter.hold),
             remaining=inf,
             due=due / 1000 if isinstance(due, int) and due > 0 else None,
             merged=merged if isinstance(merged, int) else None,
+            place=place,
+            length=length,
         )
 
 
@@ -295,7 +308,8 @@ class LockHandle:
             if len(found) != limit:
                 last = -1 if limit is None else offset + limit - len(found) - 1
                 length, waiters = self._store.waiting(name, first=offset, last=last)
-                found += map(Holder.in_line, waiters)
+                places = enumerate(waiters, offset + 1)
+                found += [Holder.in_line(waiter, place, length) for place, waiter in places]
                 offset = max(0, offset - length)
         return found
 

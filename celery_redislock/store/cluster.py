@@ -24,7 +24,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain, count
-from typing import Any
+from typing import Any, TypeVar
 
 import redis
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
@@ -33,6 +33,8 @@ from celery_redislock.exceptions import LockOptionError, LockUnavailable
 from celery_redislock.store.redisstore import RENEWALS_PER_CALL, RedisStore, in_ms, listed, renewed
 from celery_redislock.store.store import (
     Counts,
+    Hold,
+    Line,
     Parked,
     Promotion,
     Renewal,
@@ -44,6 +46,8 @@ from celery_redislock.wire.connection import Connections
 from celery_redislock.wire.nodes import Nodes
 from celery_redislock.wire.scripts import OTHER_SHAPES, Scripts, T, Understand, digested
 from celery_redislock.wire.wire import ErrorReply, expect
+
+Told = TypeVar("Told", Hold, Line)
 
 #: What a node says that another attempt may find otherwise.
 PASSING = ("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "READONLY", "MASTERDOWN", "UNBLOCKED")
@@ -167,6 +171,16 @@ class ClusterScripts(Scripts):
             return scripts.send(operation, *command, understand=understand, waits=waits)
 
         return self._until_answered(slot, asked, waits, None)
+
+    def pipeline(
+        self, operation: str, commands: Sequence[Sequence[str]], understand: Callable[[list[Any]], T]
+    ) -> T:
+        """As :meth:`Scripts.pipeline`: to the node of the commands' keys, which are in one slot."""
+
+        def asked(scripts: Scripts, _was_sent: bool, _within: float) -> T:
+            return scripts.pipeline(operation, commands, understand)
+
+        return self._until_answered(key_slot(commands[0][1].encode()), asked, 0.0, None)
 
     def _once(
         self, operation: str, keys: Sequence[str], args: Sequence[str], understand: Understand[T],
@@ -358,6 +372,14 @@ class ClusterStore(RedisStore):
         """As :meth:`LockStore.lines`, in each slot in turn."""
         return self._of_each(RedisStore.lines, limit)
 
+    def walk_holds(self, *, limit: int = 100_000) -> Iterator[list[Hold]]:
+        """As :meth:`LockStore.walk_holds`, of each slot in turn; two requests or more for each."""
+        return self._walk_each(RedisStore.walk_holds, limit)
+
+    def walk_lines(self, *, limit: int = 10_000) -> Iterator[list[Line]]:
+        """As :meth:`LockStore.walk_lines`, of each slot in turn; a request or two for each."""
+        return self._walk_each(RedisStore.walk_lines, limit)
+
     def refused(self, *, limit: int = 1000) -> list[str]:
         """As :meth:`LockStore.refused`, in each slot in turn."""
         return self._of_each(RedisStore.refused, limit)
@@ -450,6 +472,13 @@ class ClusterStore(RedisStore):
             if len(found) >= limit:
                 break
         return found
+
+    def _walk_each(self, walk: Callable[..., Iterator[list[Told]]], limit: int) -> Iterator[list[Told]]:
+        left = limit
+        for slot in self._in_use():
+            for some in walk(self._view(slot), limit=left) if left > 0 else ():
+                yield some
+                left -= len({each.name for each in some})
 
     def _register(self, name: str, *, is_line: bool = False) -> None:
         """Note that a slot is in use, before anything is kept in it."""

@@ -82,6 +82,8 @@ class QuorumStore(RedisStore):
         return answer
 
     begin = LockStore.begin
+    walk_holds = LockStore.walk_holds
+    walk_lines = LockStore.walk_lines
 
     def release(
         self, name: str, token: str, *, opened_by: str | None = None, mark: Mark | None = None

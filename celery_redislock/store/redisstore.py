@@ -65,12 +65,14 @@ from uuid import uuid4
 from celery_redislock.exceptions import LockKeyError, LockOptionError, LockUnavailable
 from celery_redislock.store.home import KEPT, Proof
 from celery_redislock.store.store import (
+    MOST_TOLD,
     Counts,
     Entry,
     Grant,
     History,
     Hold,
     Limit,
+    Line,
     LockStore,
     Mark,
     Marked,
@@ -88,6 +90,7 @@ from celery_redislock.store.store import (
     Waiter,
     facts_in,
     owner_of,
+    sliced,
 )
 from celery_redislock.wire.clock import Clock, boottime
 from celery_redislock.wire.connection import Connections
@@ -96,10 +99,10 @@ from celery_redislock.wire.wire import expect
 
 #: The scripts of a lock store, one file each under ``lua/``; some include others.
 SCRIPTS = (
-    "acquire", "acts", "claim_and_push", "claim_or_park", "counts", "downgrade", "drain", "fence",
-    "force_release", "hand_on", "happened", "homes", "inspect", "leave", "limit", "look", "move", "names",
-    "newest", "park", "release", "release_and_store", "release_claims", "renew", "ring", "settle", "survey",
-    "sweep", "waiting",
+    "acquire", "acts", "claim_and_push", "claim_or_park", "counts", "downgrade", "drain", "edge", "fence",
+    "force_release", "hand_on", "happened", "heads", "homes", "inspect", "leave", "limit", "look", "move",
+    "names", "newest", "park", "release", "release_and_store", "release_claims", "renew", "ring",
+    "settle", "survey", "sweep", "waiting",
 )  # fmt: skip
 
 #: How long a strict fence outlives the last acquire that drew it: longer than any paused holder.
@@ -115,8 +118,14 @@ DONE = "1"
 RENEWALS_PER_CALL = 200
 
 
-#: Locks that one call looks at for their holders.
-HOLDERS_PER_CALL = 100
+#: Locks that one call lists: bounds likewise (about half a millisecond).
+NAMES_PER_CALL = 1000
+
+#: Locks that one call looks at: bounds likewise.
+VALUES_PER_CALL = 250
+
+#: Lines whose heads one call tells: bounds likewise (about 20 µs each).
+HEADS_PER_CALL = 50
 
 #: Waiters that one call tells: bounds likewise (about 6 µs each, 50 where their messages have 20 kB).
 WAITERS_PER_CALL = 100
@@ -464,7 +473,7 @@ class RedisStore(LockStore):
         return length, found
 
     def lines(self, *, limit: int = 1000) -> list[str]:
-        return self._scripts.begin("names", [self._lines], [str(limit), "-inf"], listed, name=self._lines)()
+        return self._list(self._lines, limit, "-inf")
 
     def homes(self, spelling: str = "", name: str = "") -> Mapping[str, Proof]:
         key = f"{self.prefix}:homes"
@@ -484,16 +493,60 @@ class RedisStore(LockStore):
         if type(self._scripts) is not Scripts:  # on many nodes
             yield from super().holders_of_each(names)
             return
-        left = iter(names)
-        while some := list(islice(left, HOLDERS_PER_CALL)):
-            keys = [[self._base(name) + "lock", self._base(name) + "period"] for name in some]
-            try:
-                replies = self._scripts.at_once("inspect", [(each, ["0"]) for each in keys], None)[0]
-            except Exception:  # noqa: BLE001  raised by what asks again
-                replies = [None] * len(some)
-            for name, reply in zip(some, replies, strict=True):
-                # What is no answer is asked for again, and raised then.
-                yield _found(name, reply) if isinstance(reply, list) else self.holders(name)
+        for some in sliced(names, VALUES_PER_CALL):
+            for name, found in zip(some, self._look_at(some), strict=True):
+                # What is no lock is asked for again, and raised then.
+                yield self.holders(name) if found is None else found
+
+    def walk_holds(self, *, limit: int = 100_000) -> Iterator[list[Hold]]:
+        for some in sliced(RedisStore.names(self, limit=limit)):
+            each = chain.from_iterable(
+                self._look_at(part, MOST_TOLD) for part in sliced(some, VALUES_PER_CALL)
+            )
+            if found := [hold for holds in each for hold in holds or ()]:
+                yield found
+
+    def _look_at(self, names: Sequence[str], most: int = -1) -> list[tuple[Hold, ...] | None]:
+        """Return the holders of each of these locks, which are in one slot; ``None`` for what is no lock.
+
+        ``most``: holders of each; -1: all.
+        """
+        found: dict[str, tuple[Hold, ...] | None] = {}
+        for part in ("lock", "period"):  # what is free may have a period
+            left = [name for name in names if name not in found]
+            if not left:
+                break
+            keys = [self._base(name) + part for name in left]
+            commands = [("MGET", *keys), *(("PTTL", key) for key in keys)]
+            for name, (value, pttl) in zip(
+                left, self._scripts.pipeline("walk", commands, _values), strict=True
+            ):
+                if value is None and pttl != -2:  # something of another type
+                    found[name] = None
+                elif value is not None and _is_marker(value):
+                    found[name] = self._inspect(name, most)
+                elif value is not None:
+                    found[name] = _holds(name, b"period" if part == "period" else b"held", 1, value, pttl)
+        return [found.get(name, ()) for name in names]
+
+    def _inspect(self, name: str, most: int) -> tuple[Hold, ...] | None:
+        base = self._base(name)
+        keys = [base + "lock", base + "period"]
+        with suppress(LockKeyError):
+            return self._scripts.begin("inspect", keys, ["0", str(most)], _found, name=name)()
+        return None
+
+    def walk_lines(self, *, limit: int = 10_000) -> Iterator[list[Line]]:
+        for some in sliced(RedisStore.lines(self, limit=limit)):
+            lines: list[Line] = []
+            at = 0
+            while names := some[at : at + HEADS_PER_CALL]:
+                keys = [self._base(name) + "lock" for name in names]
+                heads = self._scripts.begin("heads", keys, [], partial(_heads, names), name=self._lines)()
+                lines += filter(None, heads)
+                at += len(heads)
+            if lines:
+                yield lines
 
     def limit(
         self, name: str, value: int | None = None, *, ttl: float | None = None, facts: str = ""
@@ -514,8 +567,31 @@ class RedisStore(LockStore):
 
     def names(self, *, limit: int = 1000) -> list[str]:
         # A lock that is held and has a period is on it twice.
-        names = self._scripts.begin("names", [self._index], [str(2 * limit)], listed, name=self._index)()
-        return names[:limit]
+        return self._list(self._index, 2 * limit)[:limit]
+
+    def _list(self, index: str, most: int, *least: str) -> list[str]:
+        """Return the names in an index in order, from this score on, or from now on."""
+        if most <= 2 * NAMES_PER_CALL or type(self._scripts) is not Scripts:
+            return self._scripts.begin("names", [index], [str(most), *least], listed, name=index)()
+        found: dict[bytes, None] = {}
+        # Twice: a name may be put back behind the piece that is read next, as by the first renewal of a run.
+        for _ in range(2):
+            for some in self._pieces(index, *least):
+                found.update(dict.fromkeys(some))
+                if len(found) >= most:
+                    break
+            if len(found) < NAMES_PER_CALL:
+                break
+        return listed("", [*found][:most])
+
+    def _pieces(self, index: str, least: str = "") -> Iterator[list[bytes]]:
+        """Yield the members of an index in order: what is listed as the same score is in one piece."""
+        most = ""
+        while most != "+inf":
+            args = [str(NAMES_PER_CALL), least]
+            least, most = self._scripts.begin("edge", [index], args, _edge, name=index)()
+            yield self._scripts.send("list", "ZRANGEBYSCORE", index, least, most, understand=_members)
+            least = f"({most}"
 
     def happened(
         self, name: str, *, task: str = "", what: str = "", times: int = 1, value: str = "", holder: str = ""
@@ -613,6 +689,9 @@ def _worst(renewed: Sequence[bool | None]) -> bool | None:
 #: The words by which a hold is granted, and those by which a mark refuses it.
 _GRANTED = frozenset((b"granted", b"taken_over"))
 _MARKED = frozenset((b"done", b"ending"))
+
+#: Whether several hold a lock, by its value (``MARKER`` in ``lua/keys.lua``).
+_is_marker = re.compile(rb'permits/-?\d+\0{"limit":-?\d+').match
 
 #: Whether a hold was ended, by the first word of the answer.
 _ENDED = {b"released": True, b"handed_on": True, b"missing": False, b"kept": False}
@@ -787,12 +866,14 @@ def _drained(_name: str, reply: Any, *_: object) -> tuple[int, tuple[Promotion, 
 def _waiting(name: str, reply: Any, *_: object) -> tuple[int, list[Waiter], bool]:
     word, length, what, is_more, *fields = reply
     expect(word == b"waiting" and what == b"more" and len(fields) % 3 == 0)
-    found = []
-    for id_, entry, sends in zip(fields[::3], fields[1::3], fields[2::3], strict=True):
-        kind, to, ttl, facts = [*entry.split(b"\0"), b"", b"0", b""][:4]
-        hold = Hold(name, id_ + b"\0" + facts, int(ttl or 0) / 1000)
-        found.append(Waiter(hold.token, kind.decode(), to.decode("utf-8", "replace"), hold, int(sends)))
-    return length, found, bool(is_more)
+    entries = zip(fields[::3], fields[1::3], fields[2::3], strict=True)
+    return length, [_waiter(name, *each) for each in entries], bool(is_more)
+
+
+def _waiter(name: str, id_: bytes, entry: bytes, sends: bytes) -> Waiter:
+    kind, to, ttl, facts = [*entry.split(b"\0"), b"", b"0", b""][:4]
+    hold = Hold(name, id_ + b"\0" + facts, int(ttl or 0) / 1000)
+    return Waiter(hold.token, kind.decode(), to.decode("utf-8", "replace"), hold, int(sends))
 
 
 def _released_and_stored(name: str, reply: Any, *when: Any) -> tuple[Release, bool]:
@@ -851,6 +932,30 @@ def _counted(_name: str, reply: Any, *_: object) -> Counts:
 def _surveyed(_name: str, reply: Any, *_: object) -> tuple[float, str, list[str]]:
     seconds, microseconds, cursor, *keys = [each.decode("utf-8", "replace") for each in reply]
     return int(seconds) + int(microseconds) / 1e6, cursor, keys
+
+
+def _heads(names: Sequence[str], _name: str, reply: Any, *_: object) -> list[Line | None]:
+    heads: list[Line | None] = []
+    for name, length, *first in zip(names, reply[::4], reply[1::4], reply[2::4], reply[3::4], strict=False):
+        heads.append(Line(name, length, _waiter(name, *first), length == 0) if first[0] else None)
+    expect(0 < len(heads) * 4 == len(reply))
+    return heads
+
+
+def _values(replies: list[Any]) -> list[tuple[bytes | None, int]]:
+    values, *pttls = replies
+    expect(all(pttl.__class__ is int for pttl in pttls))
+    return [*zip(values, pttls, strict=True)]
+
+
+def _members(_name: str, reply: Any, *_: object) -> list[bytes]:
+    expect(reply.__class__ is list and None not in reply)
+    return [*reply]
+
+
+def _edge(_name: str, reply: Any, *_: object) -> tuple[str, str]:
+    least, most = reply
+    return least.decode(), most.decode()
 
 
 def listed(_name: str, reply: Any, *_: object) -> list[str]:

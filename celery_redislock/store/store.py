@@ -9,12 +9,14 @@ import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
+from itertools import islice
 from operator import attrgetter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
-from celery_redislock.exceptions import LockUnavailable
+from celery_redislock.exceptions import LockKeyError, LockUnavailable
 from celery_redislock.store.home import Proof, SharedText
 
 if TYPE_CHECKING:
@@ -25,6 +27,12 @@ TEN_YEARS = 315_360_000.0
 
 #: Holders of one lock at most, where people count them: at 9,000 a refused acquire took 4.8 ms of the server.
 MOST_HOLDERS = 10_000
+
+#: Holders of one lock that are told, where many locks are looked at.
+MOST_TOLD = 16
+
+#: Locks that a walk tells at a time.
+SLICE = 1000
 
 #: Seconds since the epoch: no calendar shows what comes later.
 YEAR_10000 = 253_402_300_800
@@ -157,6 +165,13 @@ class Hold:
         if isinstance(since, int | float) and not isinstance(since, bool) and 0 <= since < YEAR_10000:
             return since
         return None
+
+
+def sliced(names: Iterable[str], size: int | None = None) -> Iterator[list[str]]:
+    """Yield so many of these names at a time, of a walk :data:`SLICE`."""
+    left = iter(names)
+    while some := list(islice(left, size or SLICE)):
+        yield some
 
 
 def facts_in(text: bytes) -> dict[str, Any]:
@@ -404,6 +419,22 @@ class Waiter(NamedTuple):
     to: str
     hold: Hold
     sends: int = 0
+
+
+class Line(NamedTuple):
+    """A line as a walk tells it.
+
+    Attributes:
+        name: the lock's name.
+        length: how many wait in it.
+        first: the first of them. Where nobody waits, the first of those that were handed the lock.
+        is_handed_on: that one is meant: it was handed the lock, and its message has not started.
+    """
+
+    name: str
+    length: int
+    first: Waiter
+    is_handed_on: bool = False
 
 
 class Unstarted(NamedTuple):
@@ -860,7 +891,10 @@ class LockStore(ABC):
 
     @abstractmethod
     def lines(self, *, limit: int = 1000) -> list[str]:
-        """Return the names of the locks that somebody waits for, those that are looked at next first."""
+        """Return the names of the locks that somebody waits for, those that are looked at next first.
+
+        Above a thousand as for :meth:`names`.
+        """
 
     @abstractmethod
     def waiting(
@@ -901,6 +935,47 @@ class LockStore(ABC):
         """Yield the :meth:`holders` of each of these locks; as few requests as the store can make of it."""
         return map(self.holders, names)
 
+    def walk_holds(self, *, limit: int = 100_000) -> Iterator[list[Hold]]:
+        """Look at all locks that refuse now, and keep the server from nobody else for long.
+
+        No picture of one moment: what refuses all along is told, and nothing twice; what comes or goes
+        meanwhile may be missing. A key that is no lock is left out.
+
+        Args:
+            limit: so many locks at most.
+
+        Yields:
+            The :meth:`holders` of a thousand locks, in the order of :meth:`names`: of a lock that several
+            hold, :data:`MOST_TOLD`.
+        """
+        for some in sliced(self.names(limit=limit)):
+            found: list[Hold] = []
+            for name in some:
+                with suppress(LockKeyError):
+                    found += self.holders(name)[:MOST_TOLD]
+            if found:
+                yield found
+
+    def walk_lines(self, *, limit: int = 10_000) -> Iterator[list[Line]]:
+        """Look at the heads of all lines, as :meth:`walk_holds` looks at locks.
+
+        Args:
+            limit: so many lines at most.
+
+        Yields:
+            A thousand lines, in the order of :meth:`lines`; those in which somebody waits, or was handed the
+            lock and has not started.
+        """
+        for some in sliced(self.lines(limit=limit)):
+            found: list[Line] = []
+            for name in some:
+                with suppress(LockKeyError):
+                    length, waiters = self.waiting(name, last=0)
+                    handed_on = [] if waiters else self.waiting(name, handed_on=True)[1]
+                    found += [Line(name, length, first, not waiters) for first in [*waiters, *handed_on][:1]]
+            if found:
+                yield found
+
     @abstractmethod
     def limit(
         self, name: str, value: int | None = None, *, ttl: float | None = None, facts: str = ""
@@ -931,6 +1006,9 @@ class LockStore(ABC):
 
         Held ones, and free ones whose period has not passed; with both, the one that ends first counts. A
         run's is listed as its claim was, until it is renewed: :meth:`inspect` tells whether it is held.
+
+        Above a thousand a server is asked for a piece of its list at a time: what is listed all along is
+        told, in the order of when it was read.
         """
 
     def happened(

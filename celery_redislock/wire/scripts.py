@@ -60,8 +60,8 @@ Understand: TypeAlias = Callable[[str, Any, float, float, bool], T]
 OTHER_SHAPES = (TypeError, ValueError, LookupError, AttributeError)
 
 #: A request's bytes; its script and keys, for errors; what confirms it, time, and how many seconds the server
-#: may wait before it answers (``None``: its answer is not awaited).
-_Call: TypeAlias = tuple[bytes, str, Sequence[str], Sequence[str], float | None, float | None]
+#: may wait before it answers (``None``: its answer is not awaited); how many it has, where it has several.
+_Call: TypeAlias = tuple[bytes, str, Sequence[str], Sequence[str], float | None, float | None, int | None]
 
 #: Templates are kept for requests of so many words: all but renewals.
 _KEPT_WORDS = 16
@@ -137,7 +137,7 @@ class Scripts:
         """
         request = self._request(operation, keys, args)
         connection = self._connections.take()
-        call = request, operation, keys, confirm, within, 0.0
+        call = request, operation, keys, confirm, within, 0.0, 2 if confirm else None
         sent_at = self._clock()
         # A connection at rest, and an answer in one piece: nearly always. All else goes another way.
         if sent_at < connection.redislock_until and not (
@@ -209,9 +209,21 @@ class Scripts:
         Raises as :meth:`begin`.
         """
         awaited = None if understand is None else waits
-        call = self._request(operation, (), command), operation, command[1:2], (), None, awaited
+        call = self._request(operation, (), command), operation, command[1:2], (), None, awaited, None
         understand = understand or (lambda *_: None)
         return self._converse(self._connections.take(), 0.0, None, understand, operation, call)
+
+    def pipeline(
+        self, operation: str, commands: Sequence[Sequence[str]], understand: Callable[[list[Any]], T]
+    ) -> T:
+        """Send several plain commands that only read, by one request; return what *understand* makes of it.
+
+        Raises as :meth:`begin`, also where one of the answers is an error.
+        """
+        request = b"".join(self._request(operation, (), command) for command in commands)
+        call = request, operation, (), (), None, 0.0, len(commands)
+        read = partial(_understood, understand)
+        return self._converse(self._connections.take(), 0.0, None, read, operation, call)
 
     def _converse(  # noqa: PLR0912, PLR0915  one attempt, and its repetition
         self, connection: Any, sent_at: float, begun: Any, understand: Understand[T], name: str, call: _Call
@@ -221,7 +233,7 @@ class Scripts:
         ``begun``: what the first one, sent at ``sent_at``, has received so far, or why it got nothing;
         ``None``: nothing has been sent.
         """
-        request, operation, keys, confirm, within, awaited = call
+        request, operation, keys, confirm, within, awaited, count = call
         waits = awaited or 0.0
         clock = self._clock
         patience = self._socket_timeout + waits
@@ -234,7 +246,6 @@ class Scripts:
         if within is not None:
             patience = min(patience, max(within, 0.002) / 2)
             give_up = now + 2 * patience
-        count = 2 if confirm else 1
         is_script = operation in self._scripts
         was_sent = begun is not None
         was_refused = True
@@ -251,19 +262,19 @@ class Scripts:
                 sock = connection._sock
                 if awaited is not None:
                     answers = Answers(sock, begun or sock.recv(PIECE), give_up, clock)
-                    replies = answers.read(count, of_script=is_script, of_wait=waits > 0)
+                    replies = answers.read(count or 1, of_script=is_script, of_wait=waits > 0)
                 if replies[0].__class__ is ErrorReply and str(replies[0]).startswith("NOSCRIPT"):
                     sock.settimeout(left_of(give_up, clock, patience))
                     send(sock, self._in_full(operation, request), give_up, clock)
                     answers = Answers(sock, sock.recv(PIECE), give_up, clock)
-                    replies = answers.read(count, of_script=is_script)
+                    replies = answers.read(count or 1, of_script=is_script)
                 sock.settimeout(self._socket_timeout)  # at rest again
                 connection.redislock_unread += awaited is None
                 lost: Any = next((reply for reply in replies if reply.__class__ is ErrorReply), None)
                 was_refused = was_refused and lost is replies[0]  # else only its confirmation was refused
                 if lost is None:
                     try:
-                        reply = replies if confirm else replies[0]
+                        reply = replies[0] if count is None else replies
                         answer = understand(name, reply, sent_at, clock(), repeated)
                     except OTHER_SHAPES:
                         raise Nonsense(answers.data) from None
@@ -307,6 +318,10 @@ class Scripts:
             if len(words) <= _KEPT_WORDS:
                 self._templates[operation, len(keys), len(words)] = template
         return template % (*_flat(zip(map(len, words), words)),)  # noqa: B905  of one length
+
+
+def _understood(understand: Callable[[list[Any]], T], _name: str, replies: list[Any], *_: object) -> T:
+    return understand(replies)
 
 
 def failure(

@@ -38,8 +38,14 @@ _KINDS = b":$*+-="
 _OF_SCRIPT = b":$*+-"
 _INNER = b":$"
 
-#: Of a command that waits for something: a list, or nothing, which both protocols write in their own way.
+#: An item of a command's list: ``_`` where nothing is.
+_INNER_OF_COMMAND = b"$_"
+
+#: Of a command that waits for something: a list, or nothing.
 _OF_WAIT = b"*_-"
+
+#: Nothing, as protocol 3 writes it, and 2 in place of a list, and of a text.
+_NOTHING = frozenset((b"_", b"*-1", b"$-1"))
 
 
 class ErrorReply(Exception):  # noqa: N818  a value, before it is an error
@@ -105,9 +111,10 @@ def left_of(give_up: float, clock: Clock, patience: float = float("inf")) -> flo
 class Answers:
     """Reads answers: the bytes that have come, and the rest until ``give_up``.
 
-    Each is an integer, bytes, a list of these, or an :class:`ErrorReply`; ``None`` after a wait in vain. A
-    line, of words and numbers, is the list of its words. No list has a list in it: scripts answer with a flat
-    one, a word, and, where several follow, a word for them, how many they are, and so many fields for each.
+    Each is an integer, bytes, a list of these, or an :class:`ErrorReply`; ``None`` after a wait in vain, and
+    in a command's list. A line, of words and numbers, is the list of its words. No list has a list in it:
+    scripts answer with a flat one, a word, and, where several follow, a word for them, how many they are, and
+    so many fields for each.
     """
 
     _sock: Any
@@ -138,7 +145,7 @@ class Answers:
         if kind == b"+":
             expect(_LINE(b"+%b\r\n" % text) is not None)
             return text.split()
-        if kinds == _OF_WAIT and (kind + text) in {b"*-1", b"_"}:
+        if b"_" in kinds and kind + text in _NOTHING:
             return None
         expect(_is_integer(text) is not None)
         number = int(text)
@@ -146,7 +153,8 @@ class Answers:
             return number
         expect(0 <= number <= LONGEST)
         if kind == b"*":
-            return [self._value(_INNER) for _ in range(number)]
+            inner = _INNER_OF_COMMAND if kinds == _KINDS else _INNER
+            return [self._value(inner) for _ in range(number)]
         start = self._at
         self._at = start + number + 2
         while len(self.data) < self._at:

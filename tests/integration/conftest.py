@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from celery_redislock.store import redisstore, store
 from tests.cluster import Cluster
 from tests.faults import FaultyProxy, faulty_proxy
 from tests.servers import EmbeddedServer
@@ -55,6 +56,15 @@ def lone_case() -> Iterator[RedisCase]:
     with EmbeddedServer() as server, closing(RedisCase(server.redis_url)) as case:
         case.redis.inspect("n")  # by its own connection
         yield case
+
+
+@pytest.fixture
+def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Walks tell a few locks at a time, and look at fewer in one request."""
+    monkeypatch.setattr(store, "SLICE", 5)
+    monkeypatch.setattr(redisstore, "NAMES_PER_CALL", 4)
+    monkeypatch.setattr(redisstore, "VALUES_PER_CALL", 3)
+    monkeypatch.setattr(redisstore, "HEADS_PER_CALL", 2)
 
 
 @pytest.fixture(scope="module")

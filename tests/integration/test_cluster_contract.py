@@ -20,6 +20,7 @@ from tests.integration import (
     test_store_lines,
     test_store_marks,
     test_store_periods,
+    test_store_walks,
 )
 from tests.stores import ClusterCase
 
@@ -28,16 +29,22 @@ pytestmark = [pytest.mark.slow, pytest.mark.flaky(reruns=1), pytest.mark.xdist_g
 
 _MODULES = (
     test_store_acts, test_store_contract, test_store_handed_on, test_store_homes, test_store_limits,
-    test_store_lines, test_store_marks, test_store_periods, test_lock_line, test_readwrite, test_semaphore,
+    test_store_lines, test_store_marks, test_store_periods, test_store_walks, test_lock_line, test_readwrite,
+    test_semaphore,
 )  # fmt: skip
 
 _CASES = {"case", "plain_case", "strict_case"}
 
 _ELSEWHERE = "the test has a queue in the slot of one lock, and none in that of the other"
 
+_IN_SLOTS = "each slot has a list of its own, which is read in one piece"
+
 #: What differs on a Cluster, by the tests' names.
 NOT_HERE: Mapping[str, str] = {
     "test_a_key_of_another_type_is_told_and_keeps_nobody_else": _ELSEWHERE,
+    "test_it_tells_them_in_slices_soonest_to_end_first": "the order is that of slots",
+    "test_names_are_read_in_pieces_and_each_is_there": _IN_SLOTS,
+    "test_a_run_that_is_put_back_in_the_list_while_that_is_read_is_told": _IN_SLOTS,
     "test_a_look_tells_of_a_line_of_another_type_and_goes_on": _ELSEWHERE,
     "test_two_that_look_share_the_work": "each slot has an index of its lines, so they share by slots",
     "test_where_a_queue_takes_nothing_its_message_stays_in_line": "a slot is looked at soon after a parking",

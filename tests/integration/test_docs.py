@@ -250,7 +250,8 @@ def use_everything(server: EmbeddedServer, *, replicas: int = 0) -> None:
         assert store.renew([Term("name", token, 6.0)]).renewed == [True]
         assert store.inspect("name") is not None
         assert store.look("name", "another/token", period=1.0) is not None
-        assert store.names() == ["name"]
+        assert store.names() == store.names(limit=100_000) == ["name"]
+        assert [*map(len, store.walk_holds())] == [1]
         assert store.hand_on("name", token, "owner/next", 5.0, facts="{}", mark=Mark("m", 5.0)).released
         assert store.release("name", "owner/next", opened_by="owner/next", mark=Mark("m", 5.0)).released
         store.mark_done("name", "m", 5.0)
@@ -299,6 +300,7 @@ def stand_in_line(store: RedisStore) -> None:
         assert store.park("busy", id_, entry, nonce=id_, place=place).word == "parked"
     assert store.waiting("busy")[0] == 4
     assert store.lines() == ["busy"]
+    assert [*map(len, store.walk_lines())] == [1]
     assert store.move("busy", "a", "first")
     assert store.sweep().next_in > 0
     assert store.leave("busy", "c")[0] == "left"

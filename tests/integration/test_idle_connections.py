@@ -52,7 +52,7 @@ def case(proxy: FaultyProxy, clock: AheadClock, tcp_server: EmbeddedServer) -> I
 REQUESTS: dict[str, Callable[[RedisStore], object]] = {
     "a script": lambda store: granted(store.acquire("n", B, 30.0, facts=ABOUT)),
     "a script with a bound of its own": lambda store: store.renew([Term("n", B, 30.0)], within=TIMEOUT),
-    "scripts, all at once": lambda store: [*store.holders_of_each(["n"])],
+    "commands, all at once": lambda store: [*store.holders_of_each(["n"])],
     "a command": lambda store: store.server_says("memory", "maxmemory_policy"),
 }
 

@@ -42,7 +42,8 @@ def _hold(case: RedisCase) -> None:
     assert store.renew([Term("n", A, 60.0), Term("gone", A, 60.0)]).renewed == [True, None]
     assert 50.0 < (case.remaining() or 0.0) <= 60.0
     assert [each[0].token for each in store.holders_of_each(["n"])] == [A]
-    assert store.names() == ["n"]
+    assert [[hold.token for hold in some] for some in store.walk_holds()] == [[A]]
+    assert store.names() == store.names(limit=100_000) == ["n"]
     assert granted(case.take(B, instead_of=A)).taken_over
     assert not store.release("n", A).released
     assert store.release("n", B, opened_by=A).released
@@ -74,6 +75,7 @@ def _line(case: RedisCase) -> None:
     assert store.move("n", C, "first")
     assert [each.id for each in store.waiting("n")[1]] == [C, B]
     assert store.lines() == ["n"]
+    assert [(line.length, line.first.id) for some in store.walk_lines() for line in some] == [(2, C)]
     assert store.release("n", A).released
     assert (case.holder(), case.pushed()) == (C, [C])
     assert store.settle("n", C, 30.0) is False

@@ -29,7 +29,7 @@ Reply = bytes | float | None
 
 
 class FakeServer:
-    """Greets as a server does, and answers script calls with what a test has written down."""
+    """Greets as a server does, and answers scripts, and a look at values, as a test has written down."""
 
     def __init__(self) -> None:
         #: For each script call what is done, one after the other; the last one for all that follow.
@@ -63,7 +63,7 @@ class FakeServer:
     def _serve(self, connection: socket.socket, number: int) -> None:
         with suppress(OSError), connection:
             while request := connection.recv(65536):
-                if b"EVALSHA" not in request:
+                if not (b"EVALSHA" in request or b"MGET" in request):
                     connection.sendall(b"+OK\r\n")
                     continue
                 self.calls[number] += 1
@@ -186,6 +186,18 @@ SHAPES: list[tuple[Callable[[RedisStore], object], list[bytes]]] = [
     (lambda store: store.renew([Term("n", A, 3.0)]), [b":1\r\n", b"$1\r\na\r\n", b"*2\r\n:1\r\n:1\r\n"]),
     (lambda store: store.inspect("n"), [b":0\r\n", b"+granted 1\r\n", b"$0\r\n\r\n", b"*1\r\n:1\r\n"]),
     (lambda store: store.names(), [b":1\r\n", b"*1\r\n:1\r\n"]),
+    (
+        lambda store: [*store.holders_of_each(["n"])],
+        [
+            b"*1\r\n$1\r\na\r\n$1\r\na\r\n",
+            b":1\r\n:1\r\n",
+            b"*0\r\n:1\r\n",
+            b"*1\r\n:1\r\n:1\r\n",
+            b"*1\r\n*1\r\n:1\r\n:1\r\n",
+        ],
+    ),
+    (lambda store: store.names(limit=100_000), [b"*2\r\n$1\r\n1\r\n:1\r\n", b"*0\r\n", b":1\r\n"]),
+    (lambda store: [*store.walk_lines(limit=1)], [b"*1\r\n:1\r\n"]),
     (lambda store: store.claim_and_push("n", A, 3.0, queue="q", text="", facts=ABOUT), [b"$2\r\nOK\r\n"]),
     (
         lambda store: store.release_and_store("n", A, "k", "{}", 0),
@@ -206,6 +218,26 @@ def test_an_answer_of_another_shape_is_told_and_costs_one_request(server: FakeSe
     for ask, answers in SHAPES:
         for said in answers:
             assert said.decode().splitlines()[0] in _costs_one_request(server, ask, said)
+
+
+def test_values_whose_answer_is_lost_are_asked_for_once_more(server: FakeServer, store: RedisStore) -> None:
+    """They only read; whose second answer is lost too, the server is away."""
+    server.replies = [[None], [b"*1\r\n$10\r\njob-a/1\0{}\r\n:5000\r\n"], [None], [None], [b"+released\r\n"]]
+    assert [[hold.token for hold in holds] for holds in store.holders_of_each(["n"])] == [[A]]
+    with pytest.raises(LockUnavailable):
+        [*store.holders_of_each(["n"])]
+    assert sum(server.calls) == 4
+    assert store.release("n", A).released
+
+
+@pytest.mark.parametrize("refusal", ["NOPERM this user has no permissions", "LOADING the dataset"])
+def test_where_one_of_several_commands_is_refused_so_are_all(
+    server: FakeServer, store: RedisStore, refusal: str
+) -> None:
+    """A walk would else take for free what it may not see."""
+    server.replies = [[b"*1\r\n$-1\r\n-%b\r\n" % refusal.encode()]]
+    with pytest.raises(LockUnavailable, match=refusal):
+        [*store.holders_of_each(["n"])]
 
 
 HELD = b"*5\r\n$7\r\nrefused\r\n$4\r\nheld\r\n:1\r\n$10\r\njob/1\0{}\r\n\r\n:5000\r\n"

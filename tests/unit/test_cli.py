@@ -64,6 +64,8 @@ class TestHolder:
             "about": None,
             "due": None,
             "merged": None,
+            "place": None,
+            "length": None,
         }  # fmt: skip
 
     def test_another_programs_lock_without_an_end_is_shown_and_is_json_too(self) -> None:

@@ -246,6 +246,13 @@ class TestReleasingAndLooking:
         assert answer.held_by == victim
         assert store.names() == ["n"]
 
+    def test_a_walk_tells_what_a_majority_has_and_of_no_lines(self, clock: ManualClock) -> None:
+        holds = [(hold_of(A, {}),)] * 3 + [()] * 2
+        store, _ = _store(clock, names=[["n"]] * 3 + [[]] * 2, inspect=holds)
+        assert [[hold.token for hold in some] for some in store.walk_holds()] == [[A]]
+        store, _ = _store(clock, names=[[]] * 5)
+        assert [*store.walk_lines()] == []
+
 
 @pytest.mark.parametrize(
     ("urls", "problems"),
