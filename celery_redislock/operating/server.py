@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import Any, NamedTuple
 
 from celery_redislock.declaring.server import settings_of, store_of
@@ -15,9 +16,9 @@ from celery_redislock.locks.lease import new_token
 from celery_redislock.log import command
 from celery_redislock.operating import telling
 from celery_redislock.publishing.handle import Holder
-from celery_redislock.publishing.held import ALL, holders_of
+from celery_redislock.publishing.held import ALL, fits
 from celery_redislock.store.home import is_served
-from celery_redislock.store.store import RATED, LockStore
+from celery_redislock.store.store import RATED, LockStore, Waiter
 
 
 class Trouble(Exception):  # noqa: N818  a sentence for an operator
@@ -47,6 +48,13 @@ class Place(NamedTuple):
     home: str
     sends: int
     facts: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, waiter: Waiter, rank: int, length: int) -> "Place":
+        """Read what one that waits at this place wrote about itself."""
+        home = waiter.to if waiter.kind == "give" else ""
+        holder = Holder.in_line(waiter, rank, length)
+        return cls(rank, length, holder, home, waiter.sends, waiter.hold.facts)
 
     def document(self) -> dict[str, Any]:
         """Return its object of ``--json``."""
@@ -108,8 +116,9 @@ class LockServer:
         return dict(self.app.tasks)
 
     def holders(self, **patterns: str | None) -> Iterator[Holder]:
-        """Look at the locks that are held, soonest to expire first: as :func:`holders_of`."""
-        return holders_of(self.store, self.store.names(limit=ALL), **patterns)
+        """Look at the locks that are held, soonest to expire first; of those who fit: :func:`fits`."""
+        everyone = map(Holder.of, chain.from_iterable(self.store.walk_holds(limit=ALL)))
+        return (holder for holder in everyone if fits(holder, **patterns))
 
     def places(self, *names: str, last: int = -1) -> Iterator[Place]:
         """Look at the lines of these locks, or of all, up to the ``last`` rank; one request each.
@@ -117,13 +126,15 @@ class LockServer:
         Those come first that were handed these locks and have not started; of all locks, where nobody else is
         in the line. One request more.
         """
+        if not names and last == 0:
+            for line in chain.from_iterable(self.store.walk_lines(limit=ALL)):
+                yield Place.of(line.first, 0 if line.is_handed_on else 1, line.length)
+            return
         for name in names or self.store.lines(limit=ALL):
             length, waiters = self.store.waiting(name, last=last)
             handed_on = self.store.waiting(name, handed_on=True)[1] if names or not waiters else []
             for rank, waiter in enumerate([*handed_on, *waiters], start=1 - len(handed_on)):
-                home = waiter.to if waiter.kind == "give" else ""
-                facts = waiter.hold.facts
-                yield Place(max(0, rank), length, Holder.in_line(waiter), home, waiter.sends, facts)
+                yield Place.of(waiter, max(0, rank), length)
 
     def full_rates(self, said: Mapping[str, Mapping[str, Any]]) -> dict[str, list[dict[str, float]]]:
         """Return which rates of these locks have had their starts, by key; a request for each.

@@ -121,9 +121,12 @@ def holders_of(
 ) -> Iterator[Holder]:
     """Look at these locks in their order; yield those holders whom all patterns fit."""
     for holds in store.holders_of_each(name for name in names if _fits(name, key)):
-        for holder in map(Holder.of, holds):
-            if _fits(holder.task, task) and _fits(holder.host, host):
-                yield holder
+        yield from (one for one in map(Holder.of, holds) if fits(one, task=task, host=host))
+
+
+def fits(holder: Holder, *, key: str | None = None, task: str | None = None, host: str | None = None) -> bool:
+    """Whether all patterns fit a holder."""
+    return _fits(holder.key, key) and _fits(holder.task, task) and _fits(holder.host, host)
 
 
 def _fits(value: str | None, pattern: str | None) -> bool:
