@@ -145,7 +145,7 @@ class Site:
         self.sampler.first = self.sampler.first or Sample(sample.at)
         self.sampler.curve.append((sample.at, sample.figures(self.sampler.first, 0)))
 
-    def get(self, view: str = "", *, method: str = "GET", script: str = "", **query: Any) -> Answer:
+    def get(self, view: str = "", /, *, method: str = "GET", script: str = "", **query: Any) -> Answer:
         """Ask for a view, as a server does."""
         environ = {
             "REQUEST_METHOD": method,
@@ -157,7 +157,7 @@ class Site:
         body = b"".join(self._application(environ, lambda *line: said.extend(line)))
         return Answer(int(said[0].split()[0]), dict(said[1]), body)
 
-    def rows(self, view: str, **query: Any) -> list[Any]:
+    def rows(self, view: str, /, **query: Any) -> list[Any]:
         """Return the rows of a list, as programs get them."""
         rows: list[Any] = self.get(f"{view}.json", **query).document["rows"]
         return rows
