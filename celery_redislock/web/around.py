@@ -41,6 +41,12 @@ class Around:
         self.asked: set[str] = set()
 
     @property
+    def has_no_worker(self) -> bool:
+        """Whether the app's workers were asked, and none has answered."""
+        has_answer = "workers" in self.asked and "workers" not in self.troubles
+        return has_answer and self._server.app is not None and not self.workers
+
+    @property
     def beats(self) -> Sequence[str]:
         """The beats that have sent what is not overdue."""
         return sorted({row["beat"] for row in self.entries if row["beat"] and not is_overdue(row)})

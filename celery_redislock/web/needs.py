@@ -1,10 +1,13 @@
 """What needs somebody: dead holders, lines that stand still, and what else does not end by itself."""
 
+import math
 import shlex
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from celery_redislock.declaring.declaration import declaration_of, is_unique
+from celery_redislock.exceptions import RedisLockError
 from celery_redislock.operating import telling
 from celery_redislock.operating.schedule import is_overdue, told_of_state
 from celery_redislock.operating.server import LockServer
@@ -83,8 +86,8 @@ def _headless(server: LockServer, sample: Sample, around: Around) -> Iterator[Ne
             home = sample.unserved[key]
             why = f"it belongs to the broker {home}, and no worker of that has been seen for a minute"
             remedy = f"{server.command} waiting --drain --home {shlex.quote(key)}"
-        elif "workers" in around.asked and not around.workers:
-            why = around.troubles.get("workers") or "no worker answers: start one"
+        elif around.has_no_worker:
+            why = "no worker answers: start one"
             remedy = explaining(server, key)
         else:
             why = "no worker hands the lock to the first"
@@ -104,26 +107,28 @@ def _foreign(server: LockServer, sample: Sample) -> Iterator[Need]:
 
 
 def _full(server: LockServer, sample: Sample) -> Iterator[Need]:
-    tasks = server.tasks() if server.app is not None else {}
-    most: dict[str | None, float] = {}
     for line in sample.lines[:MOST]:
-        name = line.waiter.task
-        if name not in most:
-            task = tasks.get(name or "")
-            most[name] = declaration_of(task).options.lock_max_waiting if is_unique(task) else float("inf")
-        if line.length >= most[name]:
+        if line.length >= _most_waiting(server, line.waiter.task):
             told = f"{line.length} wait, as many as lock_max_waiting lets: what comes now is retried later"
-            yield Need(
-                "line is full", line.waiter.key, told, explaining(server, line.waiter.key), is_bad=False
-            )
+            remedy = explaining(server, line.waiter.key)
+            yield Need("line is full", line.waiter.key, told, remedy, is_bad=False)
+
+
+def _most_waiting(server: LockServer, name: str | None) -> float:
+    """Return how many calls of a task may wait for one key; modules that are not imported are left alone."""
+    with suppress(RedisLockError):
+        task = None if server.app is None else server.app.tasks.get(name)
+        if is_unique(task):
+            return declaration_of(task).options.lock_max_waiting
+    return math.inf
 
 
 def _idle(server: LockServer, sample: Sample, around: Around) -> Iterator[Need]:
     queued = {one.owner: one for one in sample.holders if one.state == "queued" and _is_old(one)}
-    if queued and "workers" in around.asked and not around.workers:
+    if queued and around.has_no_worker:
         oldest = next(iter(queued.values()))
-        why = around.troubles.get("workers") or "no worker answers: start one"
-        told = f"{len(queued)} calls, {about(oldest)} for {telling.duration(telling.age(oldest))}; {why}"
+        since = telling.duration(telling.age(oldest))
+        told = f"{len(queued)} calls, {about(oldest)} for {since}; no worker answers: start one"
         yield Need("queued for long", oldest.key, told, explaining(server, oldest.key))
         return
     for queue in around.queues if queued else ():

@@ -10,7 +10,7 @@ from http import HTTPStatus
 from importlib.resources import files
 from string import Template
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 from xml.etree.ElementTree import Element, tostring
 
 from celery_redislock.exceptions import RedisLockError
@@ -51,7 +51,8 @@ class Request:
 
     def __init__(self, environ: "WSGIEnvironment") -> None:
         """Read the address; what is no part of one is left out."""
-        self._base = environ.get("SCRIPT_NAME", "").rstrip("/")
+        # As PEP 3333 has them, its characters are bytes.
+        self._base = quote(environ.get("SCRIPT_NAME", "").rstrip("/"), encoding="latin-1")
         name = environ.get("PATH_INFO", "").strip("/")
         self.is_json = name.endswith(".json")
         self.view = name.removesuffix(".json")
@@ -67,7 +68,7 @@ class Request:
         number = re.fullmatch("[0-9]{1,4}", self.query.get("page", ""))
         return max(1, int(number[0])) if number else 1
 
-    def link(self, view: str = "", **query: object) -> str:
+    def link(self, view: str = "", /, **query: object) -> str:
         """Return the address of a view, below where the page is mounted."""
         wanted = {key: value for key, value in query.items() if value not in {None, ""}}
         return f"{self._base}/{view}" + (f"?{urlencode(wanted)}" if wanted else "")

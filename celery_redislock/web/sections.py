@@ -55,7 +55,7 @@ class Section(NamedTuple):
 def _fitting(rows: Sequence[Any], wanted: Wanted, most: int) -> tuple[int, Sequence[Any]]:
     """Return how many of these rows have the text that is searched for in them, and the first so many."""
     if word := wanted.get("search"):
-        rows = [row for row in rows if any(word in str(text) for text in row)]
+        rows = [row for row in rows if any(word in text for text in row if isinstance(text, str))]
     return len(rows), rows[:most]
 
 

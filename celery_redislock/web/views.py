@@ -43,14 +43,16 @@ def listed(look: Look, section: Section, wanted: Wanted, page: int, *, has_form:
     total, found = section.find(look, wanted, page * PER_PAGE)
     rows = found[(page - 1) * PER_PAGE :]
     document = {"total": total, "page": page, "rows": [*map(section.document, rows)]}
+    refresh = None if has_form else 1
     links = [
-        tag("a", name, href=look.link(section.name, **wanted, page=number))
+        tag("a", name, href=look.link(section.name, **wanted, page=number, refresh=refresh))
         for name, number in (("Page before", page - 1), ("Next page", page + 1))
         if number >= 1 and (number - 1) * PER_PAGE < total
     ]
     told = tag("p", f"{total} in all, page {page}. ", *(part for link in links for part in (link, " ")))
     form = _form(look, section, wanted) if has_form else None
-    return document, [_section(look, section, rows, told, form)]
+    nothing = "none fits" if total or wanted else section.nothing
+    return document, [_section(look, section._replace(nothing=nothing), rows, told, form)]
 
 
 def explained(explainer: Explainer, link: Callable[..., str], question: str) -> _View:
@@ -102,7 +104,7 @@ def _section(
     if not rows:
         is_known = section.asks in {"", *look.sampler.around.asked}
         nothing = section.nothing if is_known else "not asked yet: load this page again"
-        return tag("section", title, before, tag("p", nothing, class_="dim"))
+        return tag("section", title, before, tag("p", nothing, class_="dim"), after)
     kinds = ["wide" if name.startswith("-") else None for name in section.head]
     names = [name.lstrip("-") for name in section.head]
     head = [tag("th", name, scope="col", class_=kind) for name, kind in zip(names, kinds, strict=True)]

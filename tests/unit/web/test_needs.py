@@ -1,0 +1,179 @@
+"""What the page says needs somebody: when it is so, and only then."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from celery_redislock import SingletonTask
+from celery_redislock.receiving.whereabouts import Idle
+from tests.unit.shop import Shop, body, raising
+from tests.unit.web.site import COMMAND, Site, entry, holder, line, written
+
+Tell = Callable[..., None]
+
+
+def headless(site: Site, *, is_headless: bool = True, **more: Any) -> None:
+    site.sampler.around.asked.add("workers")
+    site.sampler.around.workers = more.pop("workers", {})
+    keys = frozenset({"k"} if is_headless else ())
+    site.show(lines=[line()], free=frozenset("k"), headless=keys, **more)
+
+
+def unserved(site: Site, **more: Any) -> None:
+    headless(site, unserved={"k": "amqp://old"}, **more)
+
+
+def served(site: Site, **more: Any) -> None:
+    headless(site, workers=WORKERS, **more)
+
+
+def dead(site: Site, *, remaining: float) -> None:
+    site.show(holder(remaining=remaining), lines=[line()])
+
+
+def foreign(site: Site, *, state: str) -> None:
+    site.show(holder(state=state, owner="1234567890", task=None, ttl=None), lines=[line()])
+
+
+def full(site: Site, *, length: int) -> None:
+    options = {"base": SingletonTask, "lock_max_waiting": 3, "name": "shop.sync", "shared": False}
+    site.app.task(lazy=False, **options)(body)
+    site.show(holder(), lines=[line(length=length)])
+
+
+def queued(
+    site: Site, *, age: float = 90.0, workers: Any = None, queues: Any = (), asked: Any = ("workers",)
+) -> None:
+    around = site.sampler.around
+    around.asked = {*asked}
+    around.workers = workers or {}
+    around.queues = queues
+    site.show(holder(state="queued", owner="t1", age=age))
+
+
+def idle(site: Site, *, ids: Any = ("t0", "t1"), **more: Any) -> None:
+    queued(site, workers=WORKERS, queues=[Idle("mail", 9, ids)], **more)
+
+
+def scheduled(site: Site, **more: Any) -> None:
+    site.sampler.around.entries = [entry(**more)]
+
+
+def skips(in_a_row: int) -> dict[str, Any]:
+    return {"at": time.time(), "task_id": "t1", "state": "running", "held_for": 9.0, "in_a_row": in_a_row}
+
+
+def found(site: Site, *, level: str) -> None:
+    site.sampler.around.findings = [("ok", "all is well"), (level, "it may be evicted")]
+
+
+FREE = f"{COMMAND} release --reason TEXT -- k"
+DRAIN = f"{COMMAND} waiting --drain --home k"
+EXPLAIN = f"{COMMAND} explain -- k"
+OF_TASK = f"{COMMAND} explain -- shop.sync"
+DOCTOR = f"{COMMAND} doctor"
+WORKERS = {"w@a": frozenset[str]()}
+
+STILL = "line stands still"
+LONG = "queued for long"
+
+
+@pytest.mark.parametrize(
+    ("tell", "so", "otherwise", "kind", "words", "command"),
+    [
+        (dead, {"remaining": 1.0}, {"remaining": 29.0}, "dead holder", "not renewed for 29.0 s", FREE),
+        (dead, {"remaining": 1.0}, {"remaining": 29.0}, "dead holder", "; 3 wait behind it", FREE),
+        (unserved, {}, {"is_headless": False}, STILL, "it belongs to the broker amqp://old", DRAIN),
+        (headless, {}, {"is_headless": False}, STILL, "no worker answers: start one", EXPLAIN),
+        (served, {}, {"is_headless": False}, STILL, "no worker hands the lock to the first", EXPLAIN),
+        (foreign, {"state": "foreign"}, {"state": "hold"}, "foreign lock", "another program's lock", FREE),
+        (full, {"length": 3}, {"length": 2}, "line is full", "as many as lock_max_waiting lets", EXPLAIN),
+        (queued, {}, {"age": 9.0}, LONG, "1 calls, shop.sync for 0:01:30; no worker answers", EXPLAIN),
+        (queued, {}, {"asked": ()}, LONG, "no worker answers: start one", EXPLAIN),
+        (queued, {}, {"workers": WORKERS}, LONG, "no worker answers: start one", EXPLAIN),
+        (idle, {}, {"age": 9.0}, LONG, "shop.sync for 0:01:30; 9 messages lie in the queue mail", EXPLAIN),
+        (idle, {}, {"ids": ("t8", "t9")}, LONG, "which no worker consumes", EXPLAIN),
+        (idle, {"ids": ()}, {"age": 9.0}, LONG, "9 messages lie in the queue mail", ""),
+        (scheduled, {"last_skip": skips(2)}, {"last_skip": skips(1)}, "schedule", "2 skipped in a", OF_TASK),
+        (scheduled, {"next_due": 1.0}, {"next_due": 1.0, "paused": True}, "schedule", "overdue", OF_TASK),
+        (scheduled, {"sending_since": 1.0}, {}, "schedule", "sending since 19", OF_TASK),
+        (found, {"level": "warning"}, {"level": "note"}, "set-up", "it may be evicted", DOCTOR),
+        (found, {"level": "error"}, {"level": "ok"}, "set-up", "it may be evicted", DOCTOR),
+    ],
+)
+def test_a_need_is_told_with_its_reason_and_what_to_type_when_it_is_so_and_only_then(
+    site: Site, tell: Tell, so: Any, otherwise: Any, kind: str, words: str, command: str
+) -> None:
+    tell(site, **otherwise)
+    assert site.rows("needs") == []
+    assert "nothing: no dead holder" in site.get("needs").parsed.text
+    tell(site, **so)
+    [need] = site.rows("needs")
+    assert (need["kind"], need["command"]) == (kind, command)
+    assert words in need["told"]
+    for view in ("", "needs"):
+        [cells] = site.get(view).parsed.rows["needs"]
+        assert cells[0] == kind
+        assert words in cells[2]
+        assert cells[2].endswith(command)
+
+
+def test_a_line_stands_still_when_two_looks_in_a_row_find_it_free(site: Site) -> None:
+    """After one look the release that hands it on may just be under way."""
+    store = site.store
+    for key in ("free", "held", "later", "on hold", "foreign"):
+        store.acquire(key, f"{key}/1", 900.0 if key == "held" else 30.0, facts='{"state":"running"}')
+    site.wait_by_hand("free")
+    site.wait_by_hand("held")
+    site.wait_by_hand("later", due=int((time.time() + 600.0) * 1000))
+    site.wait_by_hand("on hold", "operator ann", state="hold")
+    site.wait_by_hand("foreign")
+    store.let_pass(31.0)
+    store._keep("foreign", b"1234567890", 900.0)
+    site.sampler._look()
+    assert [need["kind"] for need in site.rows("needs")] == ["foreign lock"]
+    assert site.sampler.last.free == {"free"}
+    site.sampler._look()
+    stands_still, _ = site.rows("needs")
+    assert (stands_still["kind"], stands_still["subject"]) == ("line stands still", "free")
+    store.acquire("free", "again/1", 900.0, facts='{"state":"running"}', instead_of="first/1")
+    site.sampler._look()
+    assert site.sampler.last.headless == set()
+
+
+def test_a_line_whose_rate_has_had_its_starts_does_not_stand_still(site: Site) -> None:
+    """The page says when the next place opens."""
+    facts = {"state": "running", "task": "shop.sync", "rate": "1/3600000"}
+    site.store.acquire("k", "a/1", 30.0, facts=written(facts), starts_run=True)
+    site.wait_by_hand("k", rate=facts["rate"])
+    site.store.release("k", "a/1")
+    for _ in range(2):
+        site.sampler._look()
+    assert site.rows("needs") == []
+    assert "1 of 1 in the last hour, the next place in" in site.get("lines").parsed.text
+
+
+def test_who_cannot_be_asked_is_not_said_to_be_missing(site: Site, lone: Site) -> None:
+    """Where remote control is off, workers may be busy; without an app nobody is asked."""
+    site.sampler.around.troubles = {
+        "workers": "workers cannot be asked (worker_enable_remote_control is off)"
+    }
+    for each in (site, lone):
+        queued(each)
+        assert each.rows("needs") == []
+    headless(lone)
+    [need] = lone.rows("needs")
+    assert "no worker hands the lock" in need["told"]
+    assert "The workers could not be asked: workers cannot be asked" in site.get().parsed.text
+
+
+def test_an_app_whose_tasks_cannot_be_read_leaves_the_page_as_it_is(shop: Shop, site: Site) -> None:
+    """They are imported beside the page, which says so where that fails."""
+    task = shop.unique(body, lock_max_waiting=3)
+    shop.app.loader.import_default_modules = raising(ImportError("no module"))
+    site.show(holder(remaining=1.0), lines=[line()])
+    assert [need["kind"] for need in site.rows("needs")] == ["dead holder", "line is full"]
+    task.lock_ttl = "soon"
+    assert [need["kind"] for need in site.rows("needs")] == ["dead holder"]
