@@ -96,7 +96,7 @@ def _headless(server: LockServer, sample: Sample, around: Around) -> Iterator[Ne
 
 
 def _foreign(server: LockServer, sample: Sample) -> Iterator[Need]:
-    for holder in [one for one in sample.holders if one.state == "foreign"][:MOST]:
+    for holder in sample.by_state.get("foreign", ())[:MOST]:
         end = f"free in {telling.duration(holder.remaining)}"
         if holder.remaining == float("inf"):
             end = "without an end"
@@ -124,16 +124,17 @@ def _most_waiting(server: LockServer, name: str | None) -> float:
 
 
 def _idle(server: LockServer, sample: Sample, around: Around) -> Iterator[Need]:
-    queued = {one.owner: one for one in sample.holders if one.state == "queued" and _is_old(one)}
-    if queued and around.has_no_worker:
-        oldest = next(iter(queued.values()))
+    oldest = next(iter(sample.by_state.get("queued", ())), None)
+    if oldest is None or not _is_old(oldest):
+        return
+    if around.has_no_worker:
         since = telling.duration(telling.age(oldest))
-        told = f"{len(queued)} calls, {about(oldest)} for {since}; no worker answers: start one"
+        told = f"{len(sample.queued)} calls, {about(oldest)} for {since}; no worker answers: start one"
         yield Need("queued for long", oldest.key, told, explaining(server, oldest.key))
         return
-    for queue in around.queues if queued else ():
-        first = next((queued[task_id] for task_id in queue.ids if task_id in queued), None)
-        if first is None and queue.ids:
+    for queue in around.queues:
+        first = next((sample.queued[task_id] for task_id in queue.ids if task_id in sample.queued), None)
+        if queue.ids and (first is None or not _is_old(first)):
             continue
         told = f"{queue.length} messages lie in the queue {queue.name}, which no worker consumes: start one"
         if first is not None:

@@ -1,6 +1,5 @@
 """What the page knows of a lock server: one look at it, and what is derived from that."""
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -43,10 +42,7 @@ class Sample:
     @cached_property
     def by_key(self) -> Mapping[str, Sequence[Holder]]:
         """Who holds which key."""
-        found: dict[str, list[Holder]] = {}
-        for holder in self.holders:
-            found.setdefault(holder.key, []).append(holder)
-        return found
+        return _grouped(self.holders, "key")
 
     @cached_property
     def lengths(self) -> Mapping[str, int]:
@@ -59,9 +55,14 @@ class Sample:
         return [holder for holder in self.holders if holder.is_late]
 
     @cached_property
-    def states(self) -> Mapping[str, int]:
-        """How many are in which state."""
-        return Counter(holder.state for holder in self.holders)
+    def by_state(self) -> Mapping[str, Sequence[Holder]]:
+        """Who is in which state."""
+        return _grouped(self.holders, "state")
+
+    @cached_property
+    def queued(self) -> Mapping[str, Holder]:
+        """The queued calls by their task ids."""
+        return {holder.owner: holder for holder in self.by_state.get("queued", ())}
 
     def counted(self, what: str) -> Mapping[str, int]:
         """Return how often this was counted, by task."""
@@ -75,7 +76,9 @@ class Sample:
         texts that must be in there; ``sort``.
         """
         found: Iterable[Holder] = self.holders
-        for name in ("state", "task", "host"):
+        if state := wanted.get("state"):
+            found = self.by_state.get(state, ())
+        for name in ("task", "host"):
             if word := wanted.get(name):
                 found = [one for one in found if word in (getattr(one, name) or "")]
         if word := wanted.get("search"):
@@ -88,8 +91,16 @@ class Sample:
     def figures(self, since: "Sample", workers: int) -> dict[str, int]:
         """Return the figures of the page; skips are those since another sample."""
         skipped = sum(self.counted("skipped").values()) - sum(since.counted("skipped").values())
-        numbers = (self.states.get("running", 0), self.states.get("queued", 0), sum(self.lengths.values()))
+        held = (len(self.by_state.get(state, ())) for state in ("running", "queued"))
+        numbers = (*held, sum(self.lengths.values()))
         return dict(zip(FIGURES, (*numbers, len(self.late), max(0, skipped), workers), strict=True))
+
+
+def _grouped(holders: Iterable[Holder], by: str) -> dict[str, list[Holder]]:
+    found: dict[str, list[Holder]] = {}
+    for holder in holders:
+        found.setdefault(getattr(holder, by), []).append(holder)
+    return found
 
 
 def is_in(word: str, holder: Holder) -> bool:

@@ -139,6 +139,8 @@ class Sampler:
             events += _counted(before, sample)
         self.events.extendleft(sorted(events))
         self.first = self.first or Sample(at, counts=counts)
+        # Derived now, for all who look.
+        sample.by_key, sample.queued  # noqa: B018
         self.last = sample
         self.curve.append((at, sample.figures(self.first, len(self.around.workers))))
         while self.curve[0][0] < at - AN_HOUR:
