@@ -22,6 +22,14 @@ _MODULES = {
     **{name: name for name in ("doctor", "explain", "history", "schedule", "web")},
 }
 
+#: How help shows them: the groups in their order, and their commands.
+_GROUPS = {
+    "Why": ("explain", "doctor"),
+    "Look": ("list", "waiting", "stats", "history", "web"),
+    "Change": ("release", "hold", "limit"),
+    "More": ("schedule", "exporter"),
+}
+
 
 class _Refused(click.ClickException):
     """What keeps a command from answering: one line, exit status 2."""
@@ -41,6 +49,14 @@ class _Commands(click.Group):
         module = import_module(f"celery_redislock.cli.{_MODULES[cmd_name]}")
         command: click.Command = module.COMMANDS[cmd_name]
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Show the commands in their groups, with the whole of their short texts."""
+        widest = max(map(len, _MODULES))
+        for group, names in _GROUPS.items():
+            found = [(name.ljust(widest), self.get_command(ctx, name)) for name in names]
+            with formatter.section(group):
+                formatter.write_dl([(name, each.get_short_help_str(1000)) for name, each in found if each])
 
     def invoke(self, ctx: click.Context) -> Any:
         from celery_redislock.exceptions import RedisLockError  # noqa: PLC0415  see above

@@ -41,7 +41,11 @@ for_option = time_option("--for", "seconds", help="90, 90s, 15m, 1h or 2d.")
 as_json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 
 
-def table_of(places: Sequence[Place]) -> list[str]:
+#: How the table of those who wait is cut.
+_CUTS = {"PARKED BY": 6, "TASK": 8, "ABOUT": 8, "KEY": 12, "OWNER": 9, "PLACE": 10}.items()
+
+
+def table_of(places: Sequence[Place], width: int) -> list[str]:
     """Show these places for people."""
     rows: list[list[object]] = [["KEY", "PLACE", "TASK", "OWNER", "PARKED BY", "SINCE", "ABOUT"]]
     for rank, length, one, _, sends, _ in places:
@@ -52,7 +56,7 @@ def table_of(places: Sequence[Place]) -> list[str]:
         rows.append([one.key, place, one.task, one.owner, telling.process(one), since, one.about])
     if not any(row[-1] for row in rows[1:]):
         rows = [row[:-1] for row in rows]
-    return output.table(rows)
+    return output.table(rows, width, _CUTS)
 
 
 def ask(question: str, about: Sequence[str] = (), otherwise: str = "nothing was changed") -> None:

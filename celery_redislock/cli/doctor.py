@@ -16,12 +16,13 @@ _STATUS = {"ok": 0, "note": 0, "warning": 1, "error": 2}
 @as_json_option
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool) -> None:
-    """Check the settings, the lock server, the tasks, and the workers that answer.
+    """Check the settings, the lock server, the tasks and the workers.
 
-    It makes a worker's checks at start, and checks what a worker cannot see: memory, replicas, the clocks,
-    other prefixes on the server, locks that other libraries left there, lines whose first message belongs to
-    a broker without workers, workers with other settings, results that expire before a period, untested
-    versions. It changes nothing. Without an app it checks only the server.
+    Of the workers it checks those that answer. It makes a worker's checks at start, and checks what a worker
+    cannot see: memory, replicas, the clocks, other prefixes on the server, locks that other libraries left
+    there, lines whose first message belongs to a broker without workers, workers with other settings, results
+    that expire before a period, untested versions. It changes nothing. Without an app it checks only the
+    server.
 
     Exit status: 0 all is well, 1 something is at risk, 2 something cannot work.
     """

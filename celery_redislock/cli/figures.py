@@ -23,15 +23,20 @@ from celery_redislock.operating.server import LockServer, Trouble
 _HEAD = ["TASK", *map(str.upper, EVENTS), "QUEUED", "RUNNING", "LATE", "IN LINE"]
 
 
+#: How the table is cut: to names that can still be told apart. What does not fit then goes below.
+_CUTS = {"TASK": 20}.items()
+
+
 @click.command()
 @click.option("--task", metavar="NAME", help="Only this task; a full name, or a pattern.")
 @click.option(
     "--watch", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Repeat every so many seconds."
 )
+@output.wide_option
 @as_json_option
 @click.pass_context
-def stats(ctx: click.Context, task: str | None, watch: float | None, as_json: bool) -> None:
-    """Show what was counted of each task, what its calls hold now, and how many wait.
+def stats(ctx: click.Context, task: str | None, watch: float | None, wide: bool, as_json: bool) -> None:
+    """Show figures of each task: what was counted, is held, and waits.
 
     \b
     ACCEPTED  claims taken at publish, or by a worker   MERGED    calls of which only the newest runs
@@ -42,16 +47,17 @@ def stats(ctx: click.Context, task: str | None, watch: float | None, as_json: bo
     LATE      runs that hold a lock whose renewal is overdue: most likely dead
 
     Counting starts again after 30 days. With redislock_metrics the mean time that calls waited and runs held
-    their lock is shown, too. It looks at no more than 10,000 locks.
+    their lock is shown, too. It looks at no more than 10,000 locks. On a terminal that is too narrow, columns
+    without figures are left out, and names are cut.
 
     Exit status: 0 (even if nothing was counted); 2 on error.
     """  # noqa: D301  click wants the character itself, as the mark of a text not to be wrapped
     server = server_of(ctx)
     with suppress(KeyboardInterrupt):
-        _show(server, task, watch, as_json=as_json)
+        _show(server, task, watch, wide=wide, as_json=as_json)
 
 
-def _show(server: LockServer, task: str | None, watch: float | None, *, as_json: bool) -> None:
+def _show(server: LockServer, task: str | None, watch: float | None, *, wide: bool, as_json: bool) -> None:
     while True:
         since, figures = census(server, task=task)
         if as_json:
@@ -60,22 +66,23 @@ def _show(server: LockServer, task: str | None, watch: float | None, *, as_json:
             if watch is not None:
                 click.clear()
             begun = "" if since is None else f", counted since {telling.moment(since)}"
-            output.say(f"{server.store.server}{begun}")
-            for line in _table(figures) if figures else ["nothing was counted, and nothing is held"]:
+            width = output.width_of(wide=wide)
+            table = _table(figures, width) if figures else ["nothing was counted, and nothing is held"]
+            for line in (*output.folded(f"{server.store.server}{begun}", width), *table):
                 output.say(line)
         if watch is None:
             return
         time.sleep(watch)
 
 
-def _table(figures: Mapping[str, Figures]) -> list[str]:
+def _table(figures: Mapping[str, Figures], width: int) -> list[str]:
     is_timed = any(one.times for one in figures.values())
     rows: list[list[object]] = [[*_HEAD, *(["WAIT", "HOLD"] if is_timed else [])]]
     for name, one in sorted(figures.items()):
         now = [one.held.get("queued", 0), one.held.get("running", 0), one.late, one.in_line]
         times = [telling.duration(one.mean(what)) for what in ("wait", "hold")] if is_timed else []
         rows.append([name, *(one.events[event] for event in EVENTS), *now, *times])
-    return output.table(rows)
+    return output.table(rows, width, _CUTS)
 
 
 @click.command()
@@ -83,11 +90,12 @@ def _table(figures: Mapping[str, Figures]) -> list[str]:
 @click.option("--port", type=click.IntRange(0, 65535), default=9808, show_default=True)
 @click.pass_context
 def exporter(ctx: click.Context, host: str, port: int) -> None:
-    """Serve figures about locks to Prometheus, as text over HTTP, until it is stopped.
+    """Serve figures about locks to Prometheus, until it is stopped.
 
-    One exporter is enough for all workers of a lock server, because the scripts on that server count. Each
-    scrape asks as stats does. With redislock_metrics it also serves how long calls wait and runs hold their
-    lock. Everybody who reaches the port can read names of tasks; by default only this machine reaches it.
+    It serves them as text over HTTP. One exporter is enough for all workers of a lock server, because the
+    scripts on that server count. Each scrape asks as stats does. With redislock_metrics it also serves how
+    long calls wait and runs hold their lock. Everybody who reaches the port can read names of tasks; by
+    default only this machine reaches it.
 
     Exit status: 2 on error, such as a port that is taken.
     """

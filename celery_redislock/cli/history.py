@@ -12,11 +12,15 @@ from celery_redislock.operating import telling
 from celery_redislock.operating.server import LockServer
 from celery_redislock.operating.subject import find
 
+#: How the table is cut: a time to its minute.
+_CUTS = {"WHEN": 17, "OUTCOME": 12, "WHO": 8, "KEY": 12, "REASON": 8}.items()
+
 
 @click.command()
 @click.argument("subject", metavar="[KEY | TASK [ARGUMENT]... | PATTERN]", nargs=-1)
+@output.wide_option
 @answers
-def history(server: LockServer, subject: tuple[str, ...]) -> Answer:
+def history(server: LockServer, subject: tuple[str, ...], wide: bool) -> Answer:
     """Show what operators did, who, when and why; of a lock, or of all. The last act comes last.
 
     An act is a release by force, a hold, a limit that was set or removed, a place in line that was moved or
@@ -36,8 +40,9 @@ def history(server: LockServer, subject: tuple[str, ...]) -> Answer:
     acts = server.store.acts()
     acts = [act for act in acts if key in _names(act)] or [act for act in acts if like(_names(act), key)]
     nobody = f"no operator did anything{f' to {key}' if subject else ''} on {server.store.server}"
-    head = ["WHEN", "WHO", "ACT", "KEY", "OUTCOME", "REASON"]
-    return Answer({"acts": acts}, output.table([head, *map(_cells, acts)]) if acts else [nobody])
+    width = output.width_of(wide=wide)
+    rows: list[list[object]] = [["WHEN", "WHO", "ACT", "KEY", "OUTCOME", "REASON"], *map(_cells, acts)]
+    return Answer({"acts": acts}, output.table(rows, width, _CUTS) if acts else output.folded(nobody, width))
 
 
 def _names(act: Mapping[str, Any]) -> set[str]:

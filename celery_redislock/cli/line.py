@@ -62,15 +62,17 @@ _ACTS = {
 @click.option("--home", "is_home", is_flag=True, help="With --drain: also those of a broker without workers.")
 @click.option("--dry-run", is_flag=True, help="With --drain: show what it would send.")
 @click.option("--yes", is_flag=True, help="Do not ask before; for scripts. With --json nobody is asked.")
+@output.wide_option
 @answers
 def waiting(
     server: LockServer, /, subject: tuple[str, ...], reason: str | None, drain: bool, task: str | None,
-    of_all: bool, is_home: bool, dry_run: bool, **acts: str | None,
+    of_all: bool, is_home: bool, dry_run: bool, wide: bool, **acts: str | None,
 ) -> Answer:  # fmt: skip
-    """Show who waits in line for a lock, in order; without a lock, all lines, their lengths and heads.
+    """Show who waits in line for a lock, or the lines of all locks.
 
-    Name the lock as for explain. A PATTERN (* ? [abc]) stands for the keys that it matches, if nobody waits
-    for a key of that name. An ID is a task id; if that id waits twice, the TOKEN that --json shows.
+    Those who wait are shown in order; without a lock, the lengths and heads of all lines. Name the lock as
+    for explain. A PATTERN (* ? [abc]) stands for the keys that it matches, if nobody waits for a key of that
+    name. An ID is a task id; if that id waits twice, the TOKEN that --json shows.
 
     --first and --last move it to the very front or end of the line, past those of another priority.
     A dropped message does not run: its result, its errbacks and its chord are told.
@@ -119,10 +121,11 @@ def waiting(
     for name, home in document["unserved"].items():
         output.warn(server.told_of_unserved(name, home))
     nobody = f"nobody waits{key and f' for {key}'} on {server.store.server}"
-    lines = table_of(places) if places else [nobody]
-    lines += [
-        f"{name}: {telling.told_of_rate(rate)}" for name, full in document["rates"].items() for rate in full
-    ]
+    width = output.width_of(wide=wide)
+    lines = table_of(places, width) if places else output.folded(nobody, width)
+    for name, full in document["rates"].items():
+        for rate in full:
+            lines += output.folded(f"{name}: {telling.told_of_rate(rate)}", width)
     return Answer(document, lines, 0 if places else 1)
 
 
@@ -218,7 +221,7 @@ def _drain(server: LockServer, what: str, places: list[Place], reason: str, *, i
 @click.option("--reset", is_flag=True, help="Remove what was set: the task's own limit applies again.")
 @answers
 def limit(server: LockServer, words: tuple[str, ...], seconds: float | None, reset: bool) -> Answer:
-    """Let N hold a lock at once, instead of the number that its task says.
+    """Let N hold a lock at once, instead of what its task says.
 
     The limit applies immediately, in all processes, for the TIME given, else for a year. A higher limit lets
     waiting messages start. A lower limit ends no run: no other one starts until fewer hold the lock. A task
@@ -298,11 +301,12 @@ def _options(tasks: Iterable[object]) -> Iterator[LockOptions]:
 @for_option
 @answers
 def hold(server: LockServer, words: tuple[str, ...], reason: str, seconds: float | None) -> Answer:
-    """Let nothing start for a lock, of any limit, for the TIME given (up to 1d), else for an hour.
+    """Let nothing start for a lock, for the TIME given or an hour.
 
-    What runs, or was handed the lock before, ends as it would. The hold waits for that in front of the line,
-    at most for the same TIME, and begins then; nothing starts behind it. Calls that meet it wait in line,
-    whatever their on_conflict says: nothing is dropped. "release" ends it, and the first in line starts.
+    The lock may have any limit, and the TIME is up to 1d. What runs, or was handed the lock before, ends as
+    it would. The hold waits for that in front of the line, at most for the same TIME, and begins then;
+    nothing starts behind it. Calls that meet it wait in line, whatever their on_conflict says: nothing is
+    dropped. "release" ends it, and the first in line starts.
 
     Name the lock as for explain. A second hold of a lock replaces the first one, its TIME and reason.
 

@@ -1,7 +1,5 @@
 """The commands about locks: ``list`` and ``release``."""
 
-import shutil
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -26,9 +24,11 @@ host_option = click.option(
 
 _HEAD = ("KEY", "STATE", "TASK", "OWNER", "WHERE", "AGE", "REMAINING", "ABOUT")
 
-#: The columns that are cut to fit a terminal, in this order, and what is left of each at least; where that
-#: is not enough, they are cut further.
-_CUT = (*{3: 9, 0: 12, 2: 8, 4: 6, 7: 8}.items(), (3, 5), (0, 6), (2, 5), (4, 5), (7, 5))
+#: How the table is cut; where that is not enough, further.
+_CUTS = (
+    *{"OWNER": 9, "KEY": 12, "TASK": 8, "WHERE": 6, "ABOUT": 8}.items(),
+    *{"OWNER": 5, "KEY": 6, "TASK": 5, "WHERE": 5, "ABOUT": 5}.items(),
+)
 
 
 @click.command("list")
@@ -46,7 +46,7 @@ _CUT = (*{3: 9, 0: 12, 2: 8, 4: 6, 7: 8}.items(), (3, 5), (0, 6), (2, 5), (4, 5)
 @click.option(
     "--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="Show at most this many."
 )
-@click.option("--wide", is_flag=True, help="Cut nothing to fit the terminal.")
+@output.wide_option
 @answers
 def list_locks(
     server: LockServer, pattern: str | None, task: str | None, host: str | None, state: tuple[str, ...],
@@ -70,15 +70,15 @@ def list_locks(
     found = chosen(holders, states=state, older_than=older_than, sort=sort)
     document = document_of(found, limit)
     shown = document["locks"]
+    width = output.width_of(wide=wide)
     if shown:
-        is_cut = sys.stdout.isatty() and not wide
-        width = shutil.get_terminal_size().columns if is_cut else None
-        lines = [*_table(shown, width), _totals(found, len(shown))]
+        lines = [*_table(shown, width), *output.folded(_totals(found, len(shown)), width)]
     else:
         told = told_patterns(pattern, task, host)
         told += " in that state or for so long" if state or older_than else ""
         store = server.store
-        lines = [f"no lock{told} is held on {store.server}, under the prefix {store.prefix}"]
+        nothing = f"no lock{told} is held on {store.server}, under the prefix {store.prefix}"
+        lines = output.folded(nothing, width)
     return Answer(document, lines)
 
 
@@ -88,31 +88,16 @@ def told_patterns(pattern: str | None, task: str | None, host: str | None) -> st
     return "".join(words for words, given in told.items() if given is not None)
 
 
-def _table(shown: Sequence[Holder], width: int | None) -> list[str]:
-    rows: list[list[str]] = [[*_HEAD]]
+def _table(shown: Sequence[Holder], width: int) -> list[str]:
+    rows: list[list[object]] = [[*_HEAD]]
     for holder in shown:
         age = telling.duration(telling.age(holder))
         left = telling.duration(holder.remaining)
         where = telling.process(holder)
-        cells = (holder.key, holder.state, holder.task, holder.owner, where, age, left, holder.about)
-        rows.append([telling.printable(cell or "-") for cell in cells])
+        rows.append([holder.key, holder.state, holder.task, holder.owner, where, age, left, holder.about])
     if all(holder.about is None for holder in shown):
         rows = [row[:-1] for row in rows]
-    return output.table(rows if width is None else _cut(rows, width))
-
-
-def _cut(rows: list[list[str]], width: int) -> list[list[str]]:
-    """Cut columns until the table fits, or each has its least width."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for column, least in _CUT:
-        if column < len(widths):
-            over = sum(widths) + 2 * (len(widths) - 1) - width
-            widths[column] = max(min(least, widths[column]), widths[column] - max(0, over))
-    return [[_shortened(cell, most) for cell, most in zip(row, widths, strict=True)] for row in rows]
-
-
-def _shortened(cell: str, most: int) -> str:
-    return cell if len(cell) <= most else f"{cell[: most - 1]}…"
+    return output.table(rows, width, _CUTS)
 
 
 def _totals(found: Sequence[Holder], shown: int) -> str:
@@ -145,7 +130,7 @@ def release(
     server: LockServer, subject: tuple[str, ...], task: str | None, host: str | None,
     reason: str | None, dry_run: bool, queued: bool,
 ) -> Answer:  # fmt: skip
-    """Release a lock by force, or all locks of a task, of a host, or whose keys match a PATTERN.
+    """Release a lock by force, or all of a task, a host or a PATTERN.
 
     A run that loses its lock continues, and learns of it at its next renewal; until it ends, another
     run may start beside it. Only the holder shown here loses the lock, not one that has acquired it since.

@@ -1,7 +1,8 @@
 """The commands about the schedule: ``schedule``, and of an entry ``pause``, ``resume`` and ``run``."""
 
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -31,10 +32,26 @@ _scheduler = click.option(
 )  # fmt: skip
 
 
-#: Seconds after which an entry that is due and was not sent is told, and what is told.
-def _cells(row: Mapping[str, Any]) -> list[object]:
-    """Return an entry's line of the table."""
-    sent, due = (row[key] and telling.moment(row[key]) for key in ("last_sent", "next_due"))
+_HEAD = ("NAME", "TASK", "SCHEDULE", "LAST SENT", "BEAT", "NEXT DUE", "STATE")
+
+#: Celery's words around what one would write in a crontab.
+_AROUND = re.compile(r"^(crontab|freq): | \(m/h/.*\)$")
+
+#: How the table is cut, with short times.
+_CUTS = {"BEAT": 5, "TASK": 5, "STATE": 16, "NAME": 12, "SCHEDULE": 9}.items()
+
+
+def _table(rows: Sequence[Mapping[str, Any]], width: int) -> list[str]:
+    lines = output.table([_HEAD, *(_cells(row, telling.moment) for row in rows)], output.UNCUT, ())
+    if max(map(len, lines)) <= width:
+        return lines
+    short = [{**row, "schedule": _AROUND.sub("", row["schedule"] or "")} for row in rows]
+    return output.table([_HEAD, *(_cells(row, telling.briefly) for row in short)], width, _CUTS)
+
+
+def _cells(row: Mapping[str, Any], told: Callable[[float], str]) -> list[object]:
+    """Return an entry's line of the table; ``told`` writes a time."""
+    sent, due = (row[key] and told(row[key]) for key in ("last_sent", "next_due"))
     sent = sent or (row["shared"] and "never")
     return [row["name"], row["task"], row["schedule"], sent, row["beat"], due, told_of_state(row)]
 
@@ -47,23 +64,22 @@ def _unknown(schedule: Schedule, name: str) -> Answer:
 
 @click.group("schedule", invoke_without_command=True)
 @_scheduler
+@output.wide_option
 @answers
-def listed(server: LockServer, scheduler: str | None) -> Answer:
-    """List the entries of the schedule, and what the beats have made of them; pause, resume or run one.
+def listed(server: LockServer, scheduler: str | None, wide: bool) -> Answer:
+    """List the entries of the schedule; pause, resume or run one.
 
-    The state is "shared" (one of any number of beats sends each tick), "not shared: each beat sends it"
-    (its task is not unique, and redislock_beat does not name it), "sending since …" (for more than ten
-    seconds: its beat is dead or stopped, and there is no other), or "paused". If the last tick was skipped,
-    because its task was still queued or running, the state also names the task id that held the key. A
-    skipped tick was not sent.
-    An entry that is "not in this schedule" has been sent by a beat with another one, such as a
-    database's (--scheduler), or has been removed.
+    It shows what the beats have made of each. The state is "shared" (one of any number of beats sends each
+    tick), "not shared: each beat sends it" (its task is not unique, and redislock_beat does not name it),
+    "sending since …" (for more than ten seconds: its beat is dead or stopped, and there is no other), or
+    "paused". If the last tick was skipped, because its task was still queued or running, the state also names
+    the task id that held the key. A skipped tick was not sent. An entry that is "not in this schedule" has
+    been sent by a beat with another one, such as a database's (--scheduler), or has been removed.
 
     Exit status: 0 (even if there are none); 2 on error.
     """
     rows = Schedule(server, scheduler).rows()
-    head = ["NAME", "TASK", "SCHEDULE", "LAST SENT", "BEAT", "NEXT DUE", "STATE"]
-    lines = output.table([head, *map(_cells, rows)]) if rows else ["the schedule has no entries"]
+    lines = _table(rows, output.width_of(wide=wide)) if rows else ["the schedule has no entries"]
     return Answer({"entries": rows}, lines)
 
 

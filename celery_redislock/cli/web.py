@@ -24,11 +24,11 @@ _HOST = "Another name that a browser may reach this page by; as often as there a
 @click.option("--host", "names", multiple=True, metavar="NAME", help=_HOST)
 @click.pass_context
 def web(ctx: click.Context, port: int, bind: str, names: tuple[str, ...]) -> None:
-    """Show locks, lines and the schedule as a page in a browser, until it is stopped.
+    """Show locks, lines and the schedule as a page in a browser.
 
-    The page changes nothing, and has no login. By default only this machine reaches it, as 127.0.0.1,
-    localhost or [::1]; to another name it answers where --host gives that name. For other people, mount
-    celery_redislock.web.application(app) in a site with a login.
+    It is served until it is stopped. The page changes nothing, and has no login. By default only this machine
+    reaches it, as 127.0.0.1, localhost or [::1]; to another name it answers where --host gives that name. For
+    other people, mount celery_redislock.web.application(app) in a site with a login.
 
     Exit status: 0 when it is stopped; 2 on error, such as a port that is taken.
     """

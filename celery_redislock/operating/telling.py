@@ -17,6 +17,10 @@ VERSION = 1
 _SPANS: Mapping[float, str] = {1: "second", 60: "minute", 3600: "hour", 86400: "day"}
 
 
+#: The units of short times, in seconds.
+_UNITS = {86400: "d", 3600: "h", 60: "min"}
+
+
 def age(holder: Holder) -> float | None:
     """Seconds since the claim or the run began, by this machine's clock; ``None`` if unknown."""
     return None if holder.since is None else round(max(0.0, time.time() - holder.since), 3)
@@ -86,6 +90,14 @@ def moment(when: float) -> str:
     text = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(max(0.0, min(YEAR_10000, when))))
     age = time.time() - when
     return f"{text} ({duration(age)} ago)" if age >= 0 else f"{text} (in {duration(-age)})"
+
+
+def briefly(when: float) -> str:
+    """Write seconds since the epoch as the time since then, or until then: ``12 min ago``, ``in 3 h``."""
+    age = time.time() - when
+    unit, name = next((each for each in _UNITS.items() if abs(age) >= each[0]), (1, "s"))
+    span = f"{abs(age) // unit:.0f} {name}"
+    return f"{span} ago" if age >= 0 else f"in {span}"
 
 
 def duration(seconds: float | None) -> str:
