@@ -71,9 +71,9 @@ def found(site: Site, *, level: str) -> None:
 
 FREE = f"{COMMAND} release --reason TEXT -- k"
 DRAIN = f"{COMMAND} waiting --drain --home k"
-START = "celery -A shop worker -Q mail"
 EXPLAIN = f"{COMMAND} explain -- k"
 OF_TASK = f"{COMMAND} explain -- shop.sync"
+WORKER = "celery -A shop worker -Q mail"
 DOCTOR = f"{COMMAND} doctor"
 WORKERS = {"w@a": frozenset[str]()}
 
@@ -94,9 +94,9 @@ LONG = "queued for long"
         (queued, {}, {"age": 9.0}, LONG, "1 calls, shop.sync for 0:01:30; no worker answers", EXPLAIN),
         (queued, {}, {"asked": ()}, LONG, "no worker answers: start one", EXPLAIN),
         (queued, {}, {"workers": WORKERS}, LONG, "no worker answers: start one", EXPLAIN),
-        (idle, {}, {"age": 9.0}, LONG, "shop.sync for 0:01:30; 9 messages lie in the queue mail", START),
-        (idle, {}, {"ids": ("t8", "t9")}, LONG, "which no worker consumes", START),
-        (idle, {"ids": ()}, {"age": 9.0}, LONG, "9 messages lie in the queue mail", START),
+        (idle, {}, {"age": 9.0}, LONG, "shop.sync for 0:01:30; 9 messages lie in the queue mail", WORKER),
+        (idle, {}, {"ids": ("t8", "t9")}, LONG, "which no worker consumes", WORKER),
+        (idle, {"ids": ()}, {"age": 9.0}, LONG, "9 messages lie in the queue mail", WORKER),
         (scheduled, {"last_skip": skips(2)}, {"last_skip": skips(1)}, "schedule", "2 skipped in a", OF_TASK),
         (scheduled, {"next_due": 1.0}, {"next_due": 1.0, "paused": True}, "schedule", "overdue", OF_TASK),
         (scheduled, {"sending_since": 1.0}, {}, "schedule", "sending since 19", OF_TASK),
