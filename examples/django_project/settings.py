@@ -1,11 +1,41 @@
 """Django's settings; this package's are among Celery's."""
 
 import os
+from pathlib import Path
 
 SECRET_KEY = os.environ.get("SECRET_KEY", "only-for-the-example")
 ALLOWED_HOSTS = ["127.0.0.1"]
 ROOT_URLCONF = "examples.django_project.urls"
-INSTALLED_APPS = ["examples.django_project"]
+INSTALLED_APPS = [
+    "examples.django_project",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.messages",
+    "django.contrib.sessions",
+]
+MIDDLEWARE = [
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        # Before the admin's own: one of them adds a link to the locks.
+        "DIRS": [Path(__file__).parent / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+STATIC_URL = "static/"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 DATABASES = {
     "default": {

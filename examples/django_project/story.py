@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlencode
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
 from django.db import connections
 
+from examples.browser import Browser, look_at_the_locks
 from examples.django_project import celery_app
 from examples.django_project.models import Account, Run
 from examples.django_project.tasks import push_name, sync_account
@@ -24,17 +26,24 @@ from examples.stage import PATIENCE, Stage, stage, wait_until
 
 __all__ = ["play"]
 
+PASSWORD = "only-for-the-example"  # noqa: S105  it is
+#: Said twice, as a form of the site does, which Django then takes for one.
+TOKEN = "0" * 32
+
 
 def play(bank: Path) -> None:
     """Play all scenes; the bank answers for an account once there is a file of its number."""
     call_command("migrate", run_syncdb=True, verbosity=0)
-    Account.objects.bulk_create([Account(id=7, name="Ada"), Account(id=8, name="Bob")])
+    names = {7: "Ada", 8: "Bob", 9: "Cleo"}
+    Account.objects.bulk_create([Account(id=number, name=name) for number, name in names.items()])
+    User.objects.create_user("ada", password=PASSWORD, is_staff=True)
     with stage(celery_app) as here, web_server() as site:
         # Before Celery 5.7, what settings with a namespace say wins over app.conf.update().
         settings.CELERY_BROKER_URL = settings.CELERY_RESULT_BACKEND = here.url
         here.worker(concurrency=1)
         double_click(here, site, bank)
         on_commit(here, site, bank)
+        page(here, site, bank)
     connections.close_all()
 
 
@@ -92,6 +101,23 @@ def on_commit(here: Stage, site: str, bank: Path) -> None:
     here.expect(f"the bank was told twice, the latest name last: {runs()}", runs() == ["Bobby", "Robert"])
 
 
+def page(here: Stage, site: str, bank: Path) -> None:
+    print("The page of the locks, at /admin/locks/")
+    sync_account.delay(9)
+    handle = sync_account.lock_for(9)
+    here.expect("a task holds its lock", handle.holder())
+    stranger = Browser(site)
+    staff = Browser(site)
+    staff.ask("/admin/login/")
+    login = {"username": "ada", "password": PASSWORD, "csrfmiddlewaretoken": staff.cookies["csrftoken"]}
+    staff.ask("/admin/login/", method="POST", form=login)
+    here.expect("the admin links to it", 'href="/admin/locks/"' in staff.ask("/admin/").text)
+    form = {"csrfmiddlewaretoken": staff.cookies["csrftoken"]}
+    look_at_the_locks(here, "/admin/locks/", handle.key, stranger, staff, **form)
+    (bank / "9").touch()
+    here.expect("the bank has answered: nothing is held", wait_until(lambda: handle.holder() is None))
+
+
 @contextmanager
 def web_server() -> Iterator[str]:
     """Serve it from a thread of this process, as Django's live tests do; yield its address."""
@@ -113,16 +139,17 @@ class _Quiet(WSGIRequestHandler):
 
 
 def post(url: str, **form: str) -> tuple[int, dict[str, Any]]:
-    return _answer(url, urlencode(form).encode())
+    said = {"X-CSRFToken": TOKEN, "Cookie": f"csrftoken={TOKEN}"}
+    return _answer(Request(url, urlencode(form).encode(), said))  # noqa: S310  an address of ours
 
 
 def get(url: str) -> tuple[int, dict[str, Any]]:
-    return _answer(url, None)
+    return _answer(Request(url))  # noqa: S310  an address of ours
 
 
-def _answer(url: str, body: bytes | None) -> tuple[int, dict[str, Any]]:
+def _answer(request: Request) -> tuple[int, dict[str, Any]]:
     try:
-        with urlopen(url, body, timeout=PATIENCE) as answer:  # noqa: S310  an address of ours
+        with urlopen(request, timeout=PATIENCE) as answer:  # noqa: S310  an address of ours
             return answer.status, json.load(answer)
     except HTTPError as error:
         with error:

@@ -1,17 +1,35 @@
-"""Two buttons, and a look at what became of a task."""
+"""Two buttons, a look at what became of a task, and the page of the locks."""
 
+from typing import Any
 from uuid import UUID
 
+from django.contrib.admin.views.decorators import staff_member_required
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.http import HttpRequest, JsonResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404
 from django.views.decorators.http import require_GET, require_POST
 
+from celery_redislock.web import application
+from examples.django_project.celery import app
 from examples.django_project.models import Account
 from examples.django_project.tasks import push_name, sync_account
 
-__all__ = ["rename", "status", "sync"]
+__all__ = ["locks", "rename", "status", "sync"]
+
+page = application(app)
+
+
+@staff_member_required
+def locks(request: HttpRequest, view: str = "") -> HttpResponse:
+    """Show the page of the locks, which is a WSGI application, to staff."""
+    root = request.path.removesuffix(f"/{view}")
+    said: list[Any] = []
+    body = page(
+        {**request.META, "SCRIPT_NAME": root, "PATH_INFO": f"/{view}"}, lambda *line: said.extend(line)
+    )
+    status, headers = said
+    return HttpResponse(b"".join(body), status=int(status[:3]), headers=dict(headers))
 
 
 @require_POST

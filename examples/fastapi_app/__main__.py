@@ -1,5 +1,6 @@
 """Ask the web application for more than needed. See README.md."""
 
+import base64
 import json
 import os
 import threading
@@ -13,8 +14,8 @@ from urllib.request import Request, urlopen
 
 import uvicorn
 
-from examples.fastapi_app.shop import app, build_report
-from examples.fastapi_app.web import api
+from examples.browser import Browser, look_at_the_locks
+from examples.fastapi_app.shop import app, build_report, sync_account
 from examples.stage import PATIENCE, Stage, stage, wait_until
 
 __all__ = ["main"]
@@ -37,6 +38,7 @@ def main() -> None:
             here.worker()
             told_the_same(here, site, bank)
             told_to_come_later(here, site, bank)
+            page(here, site, bank)
 
 
 def told_the_same(here: Stage, site: str, bank: Path) -> None:
@@ -87,6 +89,21 @@ def told_to_come_later(here: Stage, site: str, bank: Path) -> None:
     )
 
 
+def page(here: Stage, site: str, bank: Path) -> None:
+    print("The page of the locks, at /locks/")
+    post(f"{site}/accounts/9/sync")
+    handle = sync_account.lock_for(9)
+    here.expect("a task holds its lock", handle.holder())
+    guess = base64.b64encode(b"ada:a guess").decode()
+    stranger = Browser(site, Authorization=f"Basic {guess}")
+    login = base64.b64encode(b"ada:only-for-the-example").decode()
+    staff = Browser(site, Authorization=f"Basic {login}")
+    here.expect("without a password, 401", Browser(site).ask("/locks/").status == 401)
+    look_at_the_locks(here, "/locks/", handle.key, stranger, staff)
+    (bank / "sync-9-answered").touch()
+    here.expect("the bank has answered: nothing is held", wait_until(lambda: handle.holder() is None))
+
+
 def asked(bank: Path, what: str) -> int:
     """How often the body of a task has begun."""
     asked = bank / f"{what}-asked"
@@ -96,6 +113,8 @@ def asked(bank: Path, what: str) -> int:
 @contextmanager
 def web_server() -> Iterator[str]:
     """Serve from a thread of this process, on a free port; yield the address."""
+    from examples.fastapi_app.web import api  # noqa: PLC0415  the stage has said where its server is
+
     server = uvicorn.Server(uvicorn.Config(api, host="127.0.0.1", port=0, log_level="warning"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

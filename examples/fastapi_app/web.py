@@ -4,19 +4,29 @@ Publishing talks to the lock server and the broker, and blocks meanwhile. So end
 plain functions, which FastAPI calls in threads; one that has to be ``async`` publishes in a thread itself.
 """
 
+import os
+from hmac import compare_digest
 from uuid import UUID
 
-from fastapi import FastAPI, Request, Response
+from a2wsgi import WSGIMiddleware
+from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
+from fastapi.security import HTTPBasic
 from pydantic import BaseModel
+from starlette.types import Receive, Scope, Send
 
 from celery_redislock import DuplicateTask
+from celery_redislock.web import application
 from examples.fastapi_app.shop import app, build_report, sync_account
 
 __all__ = ["api"]
 
+PASSWORD = os.environ.get("STAFF_PASSWORD", "only-for-the-example")
+
 api = FastAPI()
+basic = HTTPBasic()
+page = WSGIMiddleware(application(app))
 
 
 class Started(BaseModel):
@@ -64,3 +74,20 @@ def progress(task_id: UUID) -> Progress:
     """Tell how far a task is; an id nobody knows is PENDING, as Celery has it."""
     result = app.AsyncResult(str(task_id))
     return Progress(state=result.state, result=str(result.result) if result.ready() else None)
+
+
+async def staff(request: Request) -> str:
+    """Return the name of who has logged in; for routes as ``Depends(staff)``."""
+    login = await basic(request)
+    if login is None or not compare_digest(login.password.encode(), PASSWORD.encode()):
+        raise HTTPException(401, "staff only", {"WWW-Authenticate": "Basic"})
+    return login.username
+
+
+async def locks(scope: Scope, receive: Receive, send: Send) -> None:
+    """Show the page of the locks to staff. FastAPI calls no dependencies for what is mounted."""
+    await staff(Request(scope))
+    await page(scope, receive, send)
+
+
+api.mount("/locks", locks)

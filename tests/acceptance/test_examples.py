@@ -52,7 +52,8 @@ EXAMPLES = {
     "django_project": Example(
         ("django",), 5, is_slow=True, says="INFO/MainProcess] skipped examples.django_"
     ),
-    "fastapi_app": Example(("fastapi", "uvicorn"), 6, is_slow=True),
+    "flask_app": Example(("flask",), 6, is_slow=True),
+    "fastapi_app": Example(("fastapi", "uvicorn", "a2wsgi"), 6, is_slow=True),
 }
 #: The last one of an example's commands runs it.
 COMMAND = re.compile(r"^```sh\n(?:pip .*\n)*(python -m (?:examples|pytest).*)\n", re.MULTILINE)
