@@ -31,6 +31,7 @@ _HOLDER = re.compile(
     re.DOTALL,
 ).fullmatch
 _NUMBERS = re.compile(rb"\*(\d{1,9})\r\n((?::-?\d{1,18}\r\n)+)").fullmatch
+_text_at = re.compile(rb"\$([1-9]\d{0,8})\r\n").match
 _is_integer = re.compile(rb"-?\d{1,18}").fullmatch
 
 #: How an answer begins: a command's (``=``: INFO's), a script's, and an item's of their lists.
@@ -154,13 +155,25 @@ class Answers:
         expect(0 <= number <= LONGEST)
         if kind == b"*":
             inner = _INNER_OF_COMMAND if kinds == _KINDS else _INNER
-            return [self._value(inner) for _ in range(number)]
+            return [self._text() or self._value(inner) for _ in range(number)]
         start = self._at
         self._at = start + number + 2
         while len(self.data) < self._at:
             self._more()
         expect(self.data[self._at - 2 : self._at] == _CRLF)
         return self.data[start + (4 if kind == b"=" else 0) : self._at - 2]
+
+    def _text(self) -> bytes | None:
+        """Read a text that has come as a whole, as most of a long list have; else ``None``, and nothing."""
+        found = _text_at(self.data, self._at)
+        if found is None:
+            return None
+        start = found.end()
+        end = start + int(found[1])
+        if self.data[end : end + 2] != _CRLF:
+            return None
+        self._at = end + 2
+        return self.data[start:end]
 
     def _more(self) -> bytes:
         self._sock.settimeout(left_of(self._give_up, self._clock))

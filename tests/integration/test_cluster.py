@@ -112,6 +112,11 @@ def test_locks_on_all_nodes_exclude_are_renewed_and_told(cluster: Cluster, clust
     assert [hold.owner for lock in locks if (hold := lock.holder())] == [f"owner of {name}" for name in NAMES]
     assert wait_until(lambda: sorted(store.names()) == sorted(NAMES), PATIENCE)
     assert len(store.names(limit=10)) == 10
+    walked = [hold for some in store.walk_holds() for hold in some]
+    assert sorted((hold.name, hold.owner) for hold in walked) == [
+        (name, f"owner of {name}") for name in sorted(NAMES)
+    ]
+    assert sum(map(len, store.walk_holds(limit=10))) == 10
     assert all(lock.release() for lock in locks)
     assert [store.holders(name) for name in NAMES] == [()] * len(NAMES)
     assert wait_until(lambda: store.names() == [], PATIENCE)
