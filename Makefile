@@ -10,7 +10,7 @@ PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 # Tests start hundreds of processes, each of which would compile this package anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-picture unit test slow test-all attack history soak lint docs site release clean
+.PHONY: help demo demo-picture page-picture unit test slow test-all attack history soak lint docs site release clean
 
 help:
 	@echo "make demo      see it work: embedded server, real worker, real tasks (about 25 s)"
@@ -25,6 +25,7 @@ help:
 	@echo "make docs      write docs/options.md"
 	@echo "make site      the documentation as a site: build/site/index.html"
 	@echo "make demo-picture  play the demo and write docs/demo.svg from what it prints"
+	@echo "make page-picture  break a system, look at its page, and write docs/page.png (needs chromium, faketime)"
 	@echo "make release   sdist and wheel of the last commit, into dist/ (CONTRIBUTING.md says what it needs)"
 	@echo "make clean     remove the environment and caches"
 
@@ -68,6 +69,9 @@ site: $(VENV)/site
 # Times and process ids differ from run to run, and so does the picture.
 demo-picture: $(VENV)/dev
 	$(BIN)/python tools/demo_picture.py docs/demo.svg
+
+page-picture: $(VENV)/dev
+	$(BIN)/python -m tools.page_picture build/page docs/page.png
 
 release: $(VENV)/dev
 	$(BIN)/python -m tools.release $(ARGS)

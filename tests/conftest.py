@@ -13,6 +13,7 @@ import signal
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,6 +22,9 @@ from celery_redislock.locks import watchdog
 from celery_redislock.locks.notes import NOTES, Notes
 from celery_redislock.running import transition
 from tests.cluster import Cluster, running_cluster
+
+if TYPE_CHECKING:
+    from tests.browser import Browser
 
 # A shell without job control lets what it starts in the background ignore SIGINT, and so would every process
 # that these tests start and interrupt (POSIX, "Signals and Error Handling").
@@ -44,6 +48,16 @@ def pytest_handlecrashitem(report: pytest.TestReport) -> Iterator[None]:
     """
     yield
     report.outcome = "failed"
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let one process run what looks at pages, and at the system that they show: each starts once."""
+    for item in items:
+        if {"browser", "broken"}.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.xdist_group("pages"))
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(300))  # the first one starts more than a dozen processes
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -87,6 +101,19 @@ def cluster() -> Iterator[Cluster]:
     """A Cluster that tests share; whoever kills a node runs one for it. They are of one group (xdist)."""
     with running_cluster(replicas=False) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator["Browser"]:
+    """A headless Chromium; the tests of pages are of one group (xdist).
+
+    Not the session's: ``asyncio.run`` of other tests in this process would fail while it runs.
+    """
+    from tests.acceptance.processes import program
+    from tests.browser import running_browser
+
+    with running_browser(program("chromium")) as browser:
+        yield browser
 
 
 @pytest.fixture

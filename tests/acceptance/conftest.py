@@ -16,10 +16,12 @@ from celery.result import AsyncResult
 
 from celery_redislock.locks.notes import NOTES, Notes
 from celery_redislock.publishing import claim
+from tests.acceptance.broken_system import Broken, broken_system
 from tests.acceptance.brokers import RABBITMQ_QUEUES, Site, conf_of
 from tests.acceptance.endings.ending import SHARED
 from tests.acceptance.harness import POOLS, Project
 from tests.acceptance.paths import ELSEWHERE, FUSED, RABBITMQ, paths_of
+from tests.acceptance.processes import needs
 from tests.acceptance.rabbitmq import RabbitMQ, rabbitmq_node
 from tests.acceptance.terms import PATIENCE
 from tests.faults import FaultyProxy, faulty_proxy
@@ -337,6 +339,14 @@ def lock_server() -> Iterator[EmbeddedServer]:
     """A lock server that may be paused and killed."""
     with EmbeddedServer() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def broken() -> Iterator[Broken]:
+    """The system that is broken in every way; with hostile texts. Tests only look at it."""
+    needs("faketime")
+    with broken_system(hostile=True) as broken:
+        yield broken
 
 
 @pytest.fixture(params=["quorum", slow("classic")])

@@ -30,6 +30,7 @@ _PACKAGES = {
     "epmd": "rabbitmq-server",
     "erl": "rabbitmq-server",
     "openssl": "openssl",
+    "chromium": "chromium fonts-dejavu-core",
 }
 
 
@@ -45,6 +46,12 @@ def needs(*programs: str) -> None:
     if os.environ.get("CI") == "true":
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+def program(name: str) -> str:
+    """Return the path of a program; skip or fail as :func:`needs` does."""
+    needs(name)
+    return str(shutil.which(name, path=_PATH))
 
 
 def free_port() -> int:

@@ -18,6 +18,7 @@ class FakedClock:
 
     Attributes:
         binary: starts the server by this clock.
+        variables: start any other program by it.
         ahead: seconds; below nothing it is behind.
     """
 
@@ -34,13 +35,13 @@ class FakedClock:
         self.binary = str(folder / "redis-server")
         self.ahead = 0.0
         self.move(0.0)
-        variables = {
-            "LD_PRELOAD": library,
-            "FAKETIME_TIMESTAMP_FILE": self._offset,
-            "FAKETIME_NO_CACHE": 1,
-            "FAKETIME_DONT_FAKE_MONOTONIC": 1,
+        self.variables = {
+            "LD_PRELOAD": str(library),
+            "FAKETIME_TIMESTAMP_FILE": str(self._offset),
+            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         }
-        words = " ".join(f"{name}={value}" for name, value in variables.items())
+        words = " ".join(f"{name}={value}" for name, value in self.variables.items())
         Path(self.binary).write_text(f'#!/bin/sh\nexec env {words} {EmbeddedServer().binary} "$@"\n')
         Path(self.binary).chmod(0o755)
 
