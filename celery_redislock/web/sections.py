@@ -157,7 +157,7 @@ def _entries(look: Look, wanted: Wanted, most: int) -> tuple[int, Sequence[Mappi
 
 def _entry_cells(look: Look, row: Mapping[str, Any]) -> Sequence[object]:
     name = tag("a", row["name"], href=look.link("explain", q=shlex.quote(row["task"] or row["name"])))
-    times = (row[key] and telling.moment(row[key]) for key in ("last_sent", "next_due"))
+    times = (row[key] and telling.briefly(row[key]) for key in ("last_sent", "next_due"))
     return (
         name,
         row["schedule"] or "-",
