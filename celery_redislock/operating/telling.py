@@ -41,7 +41,7 @@ def life(holder: Holder) -> str:
     end = duration(holder.remaining)
     if holder.renewed is not None and holder.ttl is not None:
         ago = duration(holder.renewed)
-        due = f"due every {holder.ttl / 3:.3g} s"
+        due = f"due every {round(holder.ttl / 3, 1):g} s"
         if holder.is_late:
             return f"not renewed for {ago}, {due}: probably dead; free in {end}"
         return f"last renewed {ago} ago, {due}"

@@ -2,12 +2,12 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from celery_redislock.exceptions import RedisLockError
 from celery_redislock.operating.doctor import findings
-from celery_redislock.operating.schedule import Schedule, is_overdue
+from celery_redislock.operating.schedule import Schedule, is_overdue, told_of_state
 from celery_redislock.operating.server import LockServer, Trouble
 from celery_redislock.receiving.whereabouts import Idle, idle_queues, within
 from celery_redislock.web.markup import short, skips_by_others
@@ -50,7 +50,7 @@ class Around:
     @property
     def beats(self) -> Sequence[str]:
         """The beats that have sent what is not overdue."""
-        return sorted({row["beat"] for row in self.entries if row["beat"] and not is_overdue(row)})
+        return sorted({row["beat"] for row in self.entries if row["beat"] and not row["overdue"]})
 
     def ask(self) -> None:
         """Ask what is due, and return at once."""
@@ -87,7 +87,7 @@ class Around:
             entries = Schedule(self._server).rows()
             for skip in skips_by_others(entries):
                 skip["task_id"] = short(skip["task_id"])
-            self.entries = entries
+            self.entries = as_now(entries)
 
     def _ask_workers(self) -> None:
         app = self._server.app
@@ -104,3 +104,8 @@ class Around:
 
     def _check(self) -> None:
         self.findings = [*findings(self._server)]
+
+
+def as_now(entries: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return entries with what can be told of them now: in half a minute each of them was due long ago."""
+    return [{**row, "overdue": is_overdue(row), "told": told_of_state(row)} for row in entries]

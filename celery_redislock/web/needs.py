@@ -9,7 +9,6 @@ from typing import NamedTuple
 from celery_redislock.declaring.declaration import declaration_of, is_unique
 from celery_redislock.exceptions import RedisLockError
 from celery_redislock.operating import telling
-from celery_redislock.operating.schedule import is_overdue, told_of_state
 from celery_redislock.operating.server import LockServer
 from celery_redislock.publishing.handle import Holder
 from celery_redislock.web.around import Around
@@ -24,6 +23,9 @@ IN_A_ROW = 2
 
 #: Of each kind so many are told.
 MOST = 100
+
+
+SET_UP = "set-up"
 
 
 class Need(NamedTuple):
@@ -45,9 +47,8 @@ def needs(server: LockServer, sample: Sample, around: Around) -> list[Need]:
         *_full(server, sample),
         *_idle(server, sample, around),
         *_entries(server, around),
-        *(Need("set-up", level, text, f"{server.command} doctor", level == "error")
-          for level, text in around.findings if level in {"warning", "error"}),
-    ]  # fmt: skip
+        *_set_up(server, sample, around),
+    ]
 
 
 def freeing(server: LockServer, key: str) -> str:
@@ -151,6 +152,13 @@ def _entries(server: LockServer, around: Around) -> Iterator[Need]:
     for row in around.entries[:MOST]:
         skip = row["last_skip"]
         in_a_row = skip["in_a_row"] if skip else 0
-        if in_a_row >= IN_A_ROW or is_overdue(row) or row["sending_since"]:
+        if in_a_row >= IN_A_ROW or row["overdue"] or row["sending_since"]:
             remedy = explaining(server, row["task"] or row["name"])
-            yield Need("schedule", row["name"], told_of_state(row), remedy, is_bad=False)
+            yield Need("schedule", row["name"], row["told"], remedy, is_bad=False)
+
+
+def _set_up(server: LockServer, sample: Sample, around: Around) -> Iterator[Need]:
+    told = {server.told_of_unserved(key, home) for key, home in sample.unserved.items()}
+    for level, text in around.findings:
+        if level in {"warning", "error"} and text not in told:
+            yield Need(SET_UP, level, text, f"{server.command} doctor", level == "error")

@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from celery_redislock.operating import telling
-from celery_redislock.operating.schedule import told_of_state
 from celery_redislock.operating.server import Place
 from celery_redislock.publishing.handle import Holder
 from celery_redislock.store.store import HELD
 from celery_redislock.web.markup import bar, tag, to_copy
-from celery_redislock.web.needs import Need, about, needs
+from celery_redislock.web.needs import SET_UP, Need, about, needs
 from celery_redislock.web.sample import Sample, is_in
 from celery_redislock.web.sampler import Event, Sampler
 
@@ -71,7 +70,8 @@ def _needs(look: Look, wanted: Wanted, most: int) -> tuple[int, Sequence[Need]]:
 
 def _need_cells(look: Look, need: Need) -> Sequence[object]:
     kind = tag("b", need.kind, class_="bad" if need.is_bad else "warn")
-    return kind, key_link(look, need.subject), tag("div", need.told, tag("div", to_copy(need.command)))
+    subject = need.subject if need.kind == SET_UP else key_link(look, need.subject)
+    return kind, subject, tag("div", need.told, tag("div", to_copy(need.command)))
 
 
 def _lines(look: Look, wanted: Wanted, most: int) -> tuple[int, Sequence[Place]]:
@@ -88,7 +88,7 @@ def _line_cells(look: Look, line: Place) -> Sequence[object]:
     return (
         key_link(look, key),
         _now(look, line),
-        tag("span", bar(line.length, longest, f"{line.length} wait"), f" {line.length}"),
+        tag("span", bar(line.length, longest, f"{line.length} wait"), f" {line.length}", class_="bar"),
         about(line.waiter) if line.rank else f"{about(line.waiter)}: handed the lock, not started",
         telling.duration(telling.age(line.waiter)),
         "; ".join(_terms(sample, line)) or "-",
@@ -163,7 +163,7 @@ def _entry_cells(look: Look, row: Mapping[str, Any]) -> Sequence[object]:
         row["schedule"] or "-",
         *(time or "-" for time in times),
         row["beat"] or "-",
-        told_of_state(row),
+        row["told"],
     )
 
 

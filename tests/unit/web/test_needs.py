@@ -8,6 +8,7 @@ import pytest
 
 from celery_redislock import SingletonTask
 from celery_redislock.receiving.whereabouts import Idle
+from celery_redislock.web.around import as_now
 from tests.unit.shop import Shop, body, raising
 from tests.unit.web.site import COMMAND, Site, entry, holder, line, written
 
@@ -58,7 +59,7 @@ def idle(site: Site, *, ids: Any = ("t0", "t1"), **more: Any) -> None:
 
 
 def scheduled(site: Site, **more: Any) -> None:
-    site.sampler.around.entries = [entry(**more)]
+    site.sampler.around.entries = as_now([entry(**more)])
 
 
 def skips(in_a_row: int) -> dict[str, Any]:

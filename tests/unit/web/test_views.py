@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from celery_redislock.web.around import as_now
 from celery_redislock.web.sampler import Event
 from celery_redislock.web.sections import SECTIONS
 from tests.unit.web.site import LISTS, VIEWS, Site, entry, holder, line
@@ -23,7 +24,8 @@ def filled(site: Site) -> Site:
     around = site.sampler.around
     around.asked = {"workers", "schedule"}
     around.workers = {"w@a": frozenset()}
-    around.entries = [entry(name, next_due=due) for name, due in (("x", None), ("y", 1.0), ("z", 1.0))]
+    dues = (("x", None), ("y", 1.0), ("z", 1.0))
+    around.entries = as_now(entry(name, next_due=due) for name, due in dues)
     around.acts = [{"since": time.time() + 9.0, "act": "hold", "key": "b", "by": "ann", "host": "web-1"}]
     site.sampler.events += [Event(2.0, "lost", "shop.sync", "9 times"), Event(1.0, "skipped", "c", "of eve")]
     return site
