@@ -12,7 +12,7 @@ from celery_redislock.operating.explain import Explanation, explanation
 from celery_redislock.operating.server import LockServer, Place, Trouble
 from celery_redislock.publishing.handle import Holder
 from celery_redislock.receiving.whereabouts import within
-from celery_redislock.web.sampler import RESTS_OF_PROCESS, RESTS_OF_SERVER, Sampler, cpu_of
+from celery_redislock.web.sampler import Cost, Sampler
 
 #: Seconds for which an answer of workers and queues counts, and which they have for it; answers kept.
 COUNTS_FOR = 15.0
@@ -59,6 +59,10 @@ class Asked(NamedTuple):
 class Busy(Trouble):
     """Too many ask at the same time."""
 
+    def __init__(self) -> None:
+        """Say so."""
+        super().__init__("others are asking as well: load this page again")
+
 
 class Explainer:
     """Explains, without asking more of the lock server than looks do. Thread-safe."""
@@ -99,34 +103,30 @@ class Explainer:
 
     def _quick(self, words: Sequence[str]) -> Explanation:
         if not self._turn.acquire(timeout=PATIENCE):
-            raise Busy("others are asking as well: load this page again")
+            raise Busy
+        cost = Cost(self._server.store)
         try:
             if (wait := self._free_at - time.monotonic()) > PATIENCE:
-                raise Busy("others are asking as well: load this page again")
+                raise Busy
             time.sleep(max(0.0, wait))
-            began = time.monotonic()
-            answer = explanation(self._server, words, quick=True)
-            now = time.monotonic()
-            # The lock server works for less than a fifth of that time.
-            self._free_at = now + RESTS_OF_PROCESS * (now - began)
-            return answer
+            with cost:
+                return explanation(self._server, words, quick=True)
         finally:
+            self._free_at = max(self._free_at, time.monotonic() + cost.rest)
             self._turn.release()
 
     def _ask(self, words: tuple[str, ...]) -> None:
         self._keep(words, ASKING)
         answer: Explanation | str
-        used = cpu_of(self._server.store)
-        began = time.monotonic()
-        try:
-            answer = within(DEADLINE, lambda: explanation(self._server, words))
-        except (RedisLockError, Trouble) as error:
-            answer = str(error)
-        except Exception as error:  # noqa: BLE001  of any transport
-            answer = f"workers and queues could not be asked: {type(error).__name__}: {error}"
+        with Cost(self._server.store) as cost:
+            try:
+                answer = within(DEADLINE, lambda: explanation(self._server, words))
+            except (RedisLockError, Trouble) as error:
+                answer = str(error)
+            except Exception as error:  # noqa: BLE001  of any transport
+                answer = f"workers and queues could not be asked: {type(error).__name__}: {error}"
         self._keep(words, answer)
-        cost = min(cpu_of(self._server.store) - used, time.monotonic() - began)
-        time.sleep(max(0.0, min(LONGEST_REST, RESTS_OF_SERVER * cost)))
+        time.sleep(min(LONGEST_REST, cost.rest))
         self._slots.release()
 
     def _keep(self, words: tuple[str, ...], answer: Explanation | str) -> None:

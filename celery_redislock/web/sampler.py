@@ -45,6 +45,31 @@ class Event(NamedTuple):
     told: str
 
 
+class Cost:
+    """What is asked in this block costs the lock server: ``rest`` is how long nothing else is asked then.
+
+    In seconds, as ``took`` is. What others ask of that server meanwhile counts as well, as it does not tell
+    whose time is whose; never more than the block took.
+    """
+
+    rest: float = 0.0
+    took: float = 0.0
+
+    def __init__(self, store: LockStore) -> None:
+        """Of this server."""
+        self._store = store
+
+    def __enter__(self) -> "Cost":
+        self._used = _cpu(self._store)
+        self._began = time.monotonic()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.took = time.monotonic() - self._began
+        used = _cpu(self._store) - self._used
+        self.rest = RESTS_OF_SERVER * (min(used, self.took) if used > 0 else self.took)
+
+
 class Sampler:
     """Looks at a lock server again and again, and keeps the last look.
 
@@ -96,23 +121,18 @@ class Sampler:
 
     def _run(self) -> None:
         while time.monotonic() - self._wanted_at < AN_HOUR:
-            began = time.monotonic()
-            cost = cpu_of(self.server.store)
-            try:
-                self._look()
-                self.trouble = ""
-            except RedisLockError as error:
-                self.trouble = str(error)
-            except Exception as error:  # a look that fails must not end all later ones
-                logger.exception("the page could not look at the locks")
-                self.trouble = f"{type(error).__name__}: {error}"
+            with Cost(self.server.store) as cost:
+                try:
+                    self._look()
+                    self.trouble = ""
+                except RedisLockError as error:
+                    self.trouble = str(error)
+                except Exception as error:  # a look that fails must not end all later ones
+                    logger.exception("the page could not look at the locks")
+                    self.trouble = f"{type(error).__name__}: {error}"
             self._has_looked.set()
             self.around.ask()
-            took = time.monotonic() - began
-            spent = cpu_of(self.server.store) - cost
-            # What others asked for meanwhile is in there as well, so it is no longer than the look itself.
-            cost = min(spent, took) if spent > 0 else took
-            self.rest = max(REST, RESTS_OF_SERVER * cost, RESTS_OF_PROCESS * took)
+            self.rest = max(REST, cost.rest, RESTS_OF_PROCESS * cost.took)
             time.sleep(self.rest)
 
     def _look(self) -> None:
@@ -179,7 +199,7 @@ def _counted(before: Sample, now: Sample) -> Iterator[Event]:
                 yield Event(now.at, what, task, f"{more} times since the look before")
 
 
-def cpu_of(store: LockStore) -> float:
+def _cpu(store: LockStore) -> float:
     """Return the processor's seconds that the lock server has used; 0 where it does not say."""
     try:
         used = [store.server_says("cpu", f"used_cpu_{kind}") for kind in ("sys", "user")]
