@@ -15,6 +15,7 @@ from celery_redislock.operating.server import LockServer, Place
 from celery_redislock.publishing.handle import Holder
 from celery_redislock.store.store import HELD, LockStore
 from celery_redislock.web.around import Around
+from celery_redislock.web.markup import opened
 from celery_redislock.web.sample import Sample, sample_of
 
 #: Seconds between two looks at least; and how many times as long as it cost the lock server, or took here.
@@ -75,6 +76,7 @@ class Sampler:
         self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
         self.curve: deque[tuple[float, Mapping[str, int]]] = deque(maxlen=MOST_POINTS)
         self.rest = REST
+        self._refused_by: float | None = None  # by the lock server's clock, which may be another one
         self._thread: threading.Thread | None = None
         self._pid = 0
         self._wanted_at = time.monotonic()
@@ -120,13 +122,17 @@ class Sampler:
         counts = store.counts()
         holders = [*self.server.holders()]
         lines = [*self.server.places(last=0)]
-        events = [*self._refusals(at if before is None else before.at)]
+        now = store.clock() or at
+        events = [*self._refusals(self._refused_by or now)]
+        self._refused_by = max([now, *(event.at for event in events)])
         held = {holder.key for holder in holders}
         # A lock of another program is on no list of ours.
         named = (*(line.waiter.key for line in lines), *(event.subject for event in events))
         beside = [*islice(dict.fromkeys(key for key in named if key not in held), MOST_BESIDES)]
         found = [Holder.of(hold) for holds in store.holders_of_each(beside) for hold in holds]
         held.update(holder.key for holder in found)
+        values = [holder.owner for holder in (*holders, *found) if holder.state == "foreign"]
+        events = [event._replace(told=opened(event.told, values)) for event in events]
         said = {line.waiter.key: line.facts for line in lines if line.rank and "rate" in line.facts}
         rates = self.server.full_rates(dict(islice(said.items(), MOST_BESIDES)))
         free = [line.waiter.key for line in lines if _may_start(line, at) and line.waiter.key not in held]
@@ -141,10 +147,10 @@ class Sampler:
         self.first = self.first or Sample(at, counts=counts)
         # Derived now, for all who look.
         sample.by_key, sample.queued  # noqa: B018
-        self.last = sample
         self.curve.append((at, sample.figures(self.first, len(self.around.workers))))
         while self.curve[0][0] < at - AN_HOUR:
             self.curve.popleft()
+        self.last = sample  # at the end: a page that is made meanwhile needs all else
 
     def _refusals(self, since: float) -> Iterator[Event]:
         for key in self.server.store.refused(limit=MOST_BESIDES):
