@@ -78,7 +78,7 @@ class Explanation(NamedTuple):
     ``holders``: of its locks. ``is_known``: something is known of it; quickly: somebody holds it, or waits.
     """
 
-    document: Mapping[str, object]
+    document: Mapping[str, Any]
     rows: Sequence[_Row]
     holders: Sequence[Holder]
     is_known: bool

@@ -10,6 +10,7 @@ from celery_redislock.operating.doctor import findings
 from celery_redislock.operating.schedule import Schedule, is_overdue
 from celery_redislock.operating.server import LockServer, Trouble
 from celery_redislock.receiving.whereabouts import Idle, idle_queues, within
+from celery_redislock.web.markup import short, skips_by_others
 
 #: Seconds between two questions, by what is asked; and within which it must be answered.
 EVERY = {"tasks": float("inf"), "workers": 30.0, "schedule": 30.0, "operators": 30.0, "set-up": 300.0}
@@ -83,7 +84,10 @@ class Around:
 
     def _ask_schedule(self) -> None:
         if self._server.app is not None:
-            self.entries = Schedule(self._server).rows()
+            entries = Schedule(self._server).rows()
+            for skip in skips_by_others(entries):
+                skip["task_id"] = short(skip["task_id"])
+            self.entries = entries
 
     def _ask_workers(self) -> None:
         app = self._server.app

@@ -50,6 +50,12 @@ def opened(value: Any, values: Collection[str] = ()) -> Any:
     return value if value is None or isinstance(value, bool | int | float) else shown(value)
 
 
+def skips_by_others(entries: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return which skips of entries of the schedule tell as their holder the value of a foreign lock."""
+    skips = (entry["last_skip"] for entry in entries)
+    return [skip for skip in skips if skip and skip["state"] is None]
+
+
 def tag(name: str, /, *children: object, **attributes: object) -> Element:
     """Return an element; a child that is none is text, ``None`` nothing.
 

@@ -71,7 +71,7 @@ class Request:
     def link(self, view: str = "", /, **query: object) -> str:
         """Return the address of a view, below where the page is mounted."""
         wanted = {key: value for key, value in query.items() if value not in {None, ""}}
-        return f"{self._base}/{view}" + (f"?{urlencode(wanted)}" if wanted else "")
+        return f"{self._base}/{view}" + (f"?{urlencode(wanted, errors='replace')}" if wanted else "")
 
 
 class _Page:

@@ -6,7 +6,7 @@ from xml.etree.ElementTree import Element
 
 from celery_redislock.operating.held import ORDERS, STATES
 from celery_redislock.web.asked import Explainer
-from celery_redislock.web.markup import curve, opened, tag, to_copy
+from celery_redislock.web.markup import curve, opened, skips_by_others, tag, to_copy
 from celery_redislock.web.sample import FIGURES
 from celery_redislock.web.sampler import Sampler
 from celery_redislock.web.sections import SECTIONS, Look, Section, Wanted
@@ -60,6 +60,7 @@ def explained(explainer: Explainer, link: Callable[..., str], question: str) -> 
     asked = explainer.explain(question)
     found = asked.explanation
     values = [holder.owner for holder in found.holders if holder.state == "foreign"]
+    values += [skip["task_id"] for skip in skips_by_others(found.document["schedule"])]
     rows = tag("dl")
     for label, text in found.rows:
         told = opened(text, values)
