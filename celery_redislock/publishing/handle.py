@@ -14,7 +14,17 @@ from celery_redislock.locks.hold import A_DAY, AN_HOUR, Held, hold_in_line, hold
 from celery_redislock.locks.keylock import LockByName
 from celery_redislock.locks.limits import A_YEAR, replace_limit
 from celery_redislock.log import logger
-from celery_redislock.store.store import HELD, QUEUED, RUNNING, Hold, Limit, LockStore, Release, Waiter
+from celery_redislock.store.store import (
+    HELD,
+    QUEUED,
+    RUNNING,
+    YEAR_10000,
+    Hold,
+    Limit,
+    LockStore,
+    Release,
+    Waiter,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -90,7 +100,7 @@ class Holder:
         ttl, about = map(hold.facts.get, ("ttl", "about"))
         return cls(
             hold.name, hold.owner, state, task, host, pid, hold.since, hold.expires_in, hold.token, beside,
-            ttl if state == RUNNING and isinstance(ttl, int | float) else None,
+            ttl if state == RUNNING and isinstance(ttl, int | float) and 0 < ttl < YEAR_10000 else None,
             about if isinstance(about, str) else None,
         )  # fmt: skip
 
@@ -107,7 +117,7 @@ class Holder:
         return replace(
             cls.of(waiter.hold),
             remaining=inf,
-            due=due / 1000 if isinstance(due, int) and due > 0 else None,
+            due=due / 1000 if isinstance(due, int) and 0 < due < 1000 * YEAR_10000 else None,
             merged=merged if isinstance(merged, int) else None,
             place=place,
             length=length,

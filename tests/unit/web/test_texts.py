@@ -14,7 +14,7 @@ from celery_redislock.operating.explain import explanation
 from celery_redislock.publishing import promote
 from celery_redislock.receiving.whereabouts import Idle
 from celery_redislock.store.memory import MemoryStore
-from celery_redislock.store.store import History, Hold, Refused, owner_name
+from celery_redislock.store.store import Entry, History, Hold, Refused, owner_name
 from celery_redislock.web.markup import LONGEST
 from celery_redislock.web.page import page_of
 from celery_redislock.web.sampler import Event
@@ -234,3 +234,41 @@ def strings(value: Any) -> list[str]:
     if isinstance(value, list):
         return [each for part in value for each in strings(part)]
     return [value] if isinstance(value, str) else []
+
+
+HUGE = "9" * 400
+
+
+@pytest.mark.parametrize(
+    "fact",
+    ["NaN", "Infinity", "-Infinity", "1e308", "-1", "0", HUGE, f"-{HUGE}", "true", "null", '"x"', "[]", "{}"],
+)
+@pytest.mark.parametrize("state", ["running", "queued", "hold", "odd"])
+def test_a_fact_that_makes_no_sense_keeps_nothing_else_from_being_shown(
+    site: Site, state: str, fact: str
+) -> None:
+    """Whatever a holder, or one that waits, has written about itself."""
+    names = (
+        "ttl",
+        "since",
+        "pid",
+        "about",
+        "task",
+        "host",
+        "due",
+        "first",
+        "merged",
+        "limit",
+        "rate",
+        "period",
+    )
+    facts = "".join(f',"{name}":{fact}' for name in names)
+    text = f'{{"state":"{state}"{facts}}}'
+    site.store._keep("k", f"t1/1\0{text}".encode(), 30.0)
+    site.store._keep("well", b't3/1\0{"state":"running"}', 30.0)
+    site.store.park("k", "t2/1", Entry("push", "celery", 30.0, text), nonce="t2")
+    site.sampler._look()
+    assert site.get("index.json").document["lines"]["total"] == 1
+    for answer in answers(site, ["k"]):
+        assert "html" in answer.headers["Content-Type"] or answer.document
+    assert {row["key"] for row in site.rows("held")} == {"k", "well"}
