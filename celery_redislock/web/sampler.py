@@ -144,7 +144,7 @@ class Sampler:
         lines = [*self.server.places(last=0)]
         now = store.clock() or at
         events = [*self._refusals(self._refused_by or now)]
-        self._refused_by = now
+        self._refused_by = max([now, *(event.at for event in events)])
         held = {holder.key for holder in holders}
         # A lock of another program is on no list of ours.
         named = (*(line.waiter.key for line in lines), *(event.subject for event in events))

@@ -15,7 +15,7 @@ from celery_redislock.publishing.handle import Holder
 from celery_redislock.store.store import Counts, Entry, History
 from celery_redislock.web import asked, page
 from celery_redislock.web.sample import Sample, sample_of
-from celery_redislock.web.sampler import Sampler
+from celery_redislock.web.sampler import Cost, Sampler
 from tests.unit.shop import FlakyStore
 
 COMMAND = "celery -A shop redislock"
@@ -115,6 +115,13 @@ class Answer(NamedTuple):
         return json.loads(self.body, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
 
 
+class Gratis(Cost):
+    """Costs nothing, so that the next question need not wait."""
+
+    def __exit__(self, *_: object) -> None:
+        self.rest = 0.0
+
+
 class Site:
     """The page, mounted anywhere, and what a test tells it.
 
@@ -127,7 +134,7 @@ class Site:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, app: Any = None) -> None:
         monkeypatch.setattr(Sampler, "wake", lambda _: None)
         monkeypatch.setattr(asked, "AT_ONCE", 0)
-        monkeypatch.setattr(asked, "RESTS_OF_PROCESS", 0)
+        monkeypatch.setattr(asked, "Cost", Gratis)
         self.store = TellingStore()
         self.store.prefix = "shop"
         self.app = app
