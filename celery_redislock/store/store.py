@@ -925,7 +925,7 @@ class LockStore(ABC):
     def holders(self, name: str, *, to_decide: bool = False) -> tuple[Hold, ...]:
         """Return who holds the lock, or whose period it waits for; none where it is free.
 
-        Where several hold it, the one whose hold ends first comes first, and sixteen are told.
+        Where several hold it, the one whose hold ends first comes first.
 
         ``to_decide``: something depends on the answer, so a replica must not give it: it may know only a
         holder that is long gone (``LockUnavailable``).
