@@ -8,7 +8,6 @@ redis-py reads; ``SHOP_BROKER``, another broker; ``SHOP_HOST``, the machine on w
 import os
 import select
 import socket
-import threading
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -29,6 +28,7 @@ if "LD_PRELOAD" in os.environ:
 
 from celery import Celery  # noqa: E402
 from celery.schedules import crontab  # noqa: E402
+from celery.worker import state  # noqa: E402
 from click.testing import CliRunner  # noqa: E402
 
 from celery_redislock import SingletonTask  # noqa: E402
@@ -68,8 +68,9 @@ app.conf.beat_schedule = {name: _SCHEDULE[name] for name in (_known.split() if _
 
 
 def _go_on() -> None:
-    """Keep a body on until its process is killed."""
-    threading.Event().wait()
+    """Keep a body on until its worker is killed; or told to end, as one is whose starter was killed."""
+    while state.should_stop is None:
+        time.sleep(0.5)
 
 
 WAITS: dict[str, Any] = {"base": SingletonTask, "on_conflict": "wait"}
@@ -178,7 +179,7 @@ def long_ago() -> None:
         charge.delay(1, amount)
     for month in ("2026-09", "2026-10", "2026-12"):
         report.apply_async((month,), queue="reports")
-    _wait(lambda: any(state.entry == "invoices" and state.ran for state in _states()), "a beat has sent")
+    _wait(lambda: any(each.entry == "invoices" and each.ran for each in _states()), "a beat has sent")
 
 
 def elsewhere() -> None:
@@ -248,7 +249,7 @@ def _states() -> list[Any]:
 
 
 def _skips_in_a_row() -> bool:
-    return any(state.skip and state.skip.in_a_row >= IN_A_ROW for state in _states())
+    return any(each.skip and each.skip.in_a_row >= IN_A_ROW for each in _states())
 
 
 def _wait(fact: Callable[[], bool], what: str) -> None:
