@@ -38,7 +38,7 @@ class Around:
         self.entries: Sequence[Mapping[str, Any]] = ()
         self.acts: Sequence[Mapping[str, Any]] = ()
         self.findings: Sequence[tuple[str, str]] = ()
-        self.troubles: dict[str, str] = {}
+        self.troubles: Mapping[str, str] = {}
         self.asked: set[str] = set()
 
     @property
@@ -70,14 +70,16 @@ class Around:
             if time.monotonic() - self._asked_at.get(what, -EVERY[what]) < EVERY[what]:
                 continue
             self._asked_at[what] = time.monotonic()
+            # Each is another object: a page is made of the one before meanwhile.
+            troubles = {name: why for name, why in self.troubles.items() if name != what}
             try:
                 within(DEADLINE, question)
-                self.troubles.pop(what, None)
             except (RedisLockError, Trouble) as error:
-                self.troubles[what] = str(error)
+                troubles[what] = str(error)
             except Exception as error:  # noqa: BLE001  of any transport and scheduler
-                self.troubles[what] = f"{type(error).__name__}: {error}"
-            self.asked.add(what)
+                troubles[what] = f"{type(error).__name__}: {error}"
+            self.troubles = troubles
+            self.asked = {*self.asked, what}
 
     def _ask_operators(self) -> None:
         self.acts = self._server.store.acts()

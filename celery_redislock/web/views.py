@@ -86,8 +86,9 @@ def field(link: Callable[..., str], question: str) -> Element:
 def _figures(sampler: Sampler) -> Element:
     around = sampler.around
     tiles = []
+    points = [*sampler.curve]  # at once: the next look may end meanwhile
     for name in FIGURES:
-        numbers = [figures[name] for _, figures in sampler.curve]
+        numbers = [figures[name] for _, figures in points]
         told = f"{name}, from {numbers[0]} to {numbers[-1]}, at most {max(numbers)}"
         is_asked = name != "workers" or name in around.asked
         label = name if name != "workers" else f"workers, {len(around.beats)} beats"
