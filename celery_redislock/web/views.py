@@ -91,7 +91,10 @@ def _figures(sampler: Sampler) -> Element:
         numbers = [figures[name] for _, figures in points]
         told = f"{name}, from {numbers[0]} to {numbers[-1]}, at most {max(numbers)}"
         is_asked = name != "workers" or name in around.asked
-        label = name if name != "workers" else f"workers, {len(around.beats)} beats"
+        label = name
+        if name == "workers":  # which answered after the last look
+            numbers[-1] = len(around.workers)
+            label = f"workers; beats: {len(around.beats)}"
         kind = "bad" if name == "late" and numbers[-1] > 0 else None
         number = tag("b", numbers[-1] if is_asked else "…")
         tiles.append(tag("li", number, label, curve(numbers, told), class_=kind))
