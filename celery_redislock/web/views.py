@@ -7,7 +7,6 @@ from xml.etree.ElementTree import Element
 from celery_redislock.operating.held import ORDERS, STATES
 from celery_redislock.web.asked import Explainer
 from celery_redislock.web.markup import curve, opened, skips_by_others, tag, to_copy
-from celery_redislock.web.sample import FIGURES
 from celery_redislock.web.sampler import Sampler
 from celery_redislock.web.sections import SECTIONS, Look, Section, Wanted
 
@@ -26,8 +25,12 @@ _View = tuple[Mapping[str, Any], Sequence[Element]]
 
 def overview(look: Look) -> _View:
     """Return the page itself: the figures, and the first rows of each section."""
-    document: dict[str, Any] = {"figures": dict(look.sampler.curve[-1][1])}
-    elements = [_figures(look.sampler)]
+    around = look.sampler.around
+    # Workers may have answered after the last look.
+    workers = len(around.workers) if "workers" in around.asked else None
+    figures = {**look.sampler.curve[-1][1], "workers": workers}
+    document: dict[str, Any] = {"figures": figures}
+    elements = [_figures(look.sampler, figures)]
     for section in SECTIONS.values():
         total, rows = section.find(look, {}, AT_FIRST)
         document[section.name] = {"total": total, "rows": [*map(section.document, rows)]}
@@ -83,20 +86,15 @@ def field(link: Callable[..., str], question: str) -> Element:
     return tag("form", label, text, tag("button", "Explain"), action=link("explain"), role="search")
 
 
-def _figures(sampler: Sampler) -> Element:
-    around = sampler.around
+def _figures(sampler: Sampler, figures: Mapping[str, int | None]) -> Element:
     tiles = []
     points = [*sampler.curve]  # at once: the next look may end meanwhile
-    for name in FIGURES:
-        numbers = [figures[name] for _, figures in points]
+    for name, figure in figures.items():
+        numbers = [each[name] for _, each in points]
         told = f"{name}, from {numbers[0]} to {numbers[-1]}, at most {max(numbers)}"
-        is_asked = name != "workers" or name in around.asked
-        label = name
-        if name == "workers":  # which answered after the last look
-            numbers[-1] = len(around.workers)
-            label = f"workers; beats: {len(around.beats)}"
-        kind = "bad" if name == "late" and numbers[-1] > 0 else None
-        number = tag("b", numbers[-1] if is_asked else "…")
+        kind = "bad" if name == "late" and figure else None
+        label = f"workers; beats: {len(sampler.around.beats)}" if name == "workers" else name
+        number = tag("b", "…" if figure is None else figure)
         tiles.append(tag("li", number, label, curve(numbers, told), class_=kind))
     return tag("ul", *tiles, class_="figures")
 

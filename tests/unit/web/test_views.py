@@ -52,12 +52,18 @@ def test_the_page_itself_has_the_six_figures_and_the_sections_in_their_order(sit
     document = site.get("index.json").document
     names = ["running", "queued", "in line", "late", "skipped", "workers"]
     assert [*document["figures"]] == names
-    assert document["figures"] == {**dict.fromkeys(names, 0), "running": 1, "queued": 1, "in line": 15}
+    assert document["figures"] == {
+        **dict.fromkeys(names, 0),
+        "running": 1,
+        "queued": 1,
+        "in line": 15,
+        "workers": 1,
+    }
     page = site.get().parsed
-    assert re.findall("running|queued|in line|late|skipped|workers, 1 beats", page.text)[:6] == [
-        *names[:5],
-        "workers, 1 beats",
-    ]
+    last = "workers; beats: 1"
+    assert re.findall(f"running|queued|in line|late|skipped|{last}", page.text)[:6] == [*names[:5], last]
+    site.sampler.around.asked = {"schedule"}
+    assert site.get("index.json").document["figures"]["workers"] is None
     assert [value for value in page.values("id") if value in SECTIONS] == [*LISTS]
 
 
