@@ -60,8 +60,8 @@ Understand: TypeAlias = Callable[[str, Any, float, float, bool], T]
 OTHER_SHAPES = (TypeError, ValueError, LookupError, AttributeError)
 
 #: A request's bytes; its script and keys, for errors; what confirms it, time, and how many seconds the server
-#: may wait before it answers (``None``: its answer is not awaited); how many it has, where it has several.
-_Call: TypeAlias = tuple[bytes, str, Sequence[str], Sequence[str], float | None, float | None, int | None]
+#: may wait before it answers (``None``: its answer is not awaited).
+_Call: TypeAlias = tuple[bytes, str, Sequence[str], Sequence[str], float | None, float | None]
 
 #: Templates are kept for requests of so many words: all but renewals.
 _KEPT_WORDS = 16
@@ -137,7 +137,7 @@ class Scripts:
         """
         request = self._request(operation, keys, args)
         connection = self._connections.take()
-        call = request, operation, keys, confirm, within, 0.0, 2 if confirm else None
+        call = request, operation, keys, confirm, within, 0.0
         sent_at = self._clock()
         # A connection at rest, and an answer in one piece: nearly always. All else goes another way.
         if sent_at < connection.redislock_until and not (
@@ -209,7 +209,7 @@ class Scripts:
         Raises as :meth:`begin`.
         """
         awaited = None if understand is None else waits
-        call = self._request(operation, (), command), operation, command[1:2], (), None, awaited, None
+        call = self._request(operation, (), command), operation, command[1:2], (), None, awaited
         understand = understand or (lambda *_: None)
         return self._converse(self._connections.take(), 0.0, None, understand, operation, call)
 
@@ -221,19 +221,21 @@ class Scripts:
         Raises as :meth:`begin`, also where one of the answers is an error.
         """
         request = b"".join(self._request(operation, (), command) for command in commands)
-        call = request, operation, (), (), None, 0.0, len(commands)
+        call = request, operation, (), (), None, 0.0
         read = partial(_understood, understand)
-        return self._converse(self._connections.take(), 0.0, None, read, operation, call)
+        return self._converse(self._connections.take(), 0.0, None, read, operation, call, len(commands))
 
     def _converse(  # noqa: PLR0912, PLR0915  one attempt, and its repetition
-        self, connection: Any, sent_at: float, begun: Any, understand: Understand[T], name: str, call: _Call
-    ) -> T:
+        self, connection: Any, sent_at: float, begun: Any, understand: Understand[T], name: str, call: _Call,
+        count: int | None = None,
+    ) -> T:  # fmt: skip
         """Make one attempt, and a second one on a new connection if the first got no answer.
 
         ``begun``: what the first one, sent at ``sent_at``, has received so far, or why it got nothing;
-        ``None``: nothing has been sent.
+        ``None``: nothing has been sent. ``count``: of answers, where there are several.
         """
-        request, operation, keys, confirm, within, awaited, count = call
+        request, operation, keys, confirm, within, awaited = call
+        count = 2 if confirm else count
         waits = awaited or 0.0
         clock = self._clock
         patience = self._socket_timeout + waits
