@@ -108,8 +108,10 @@ def _lying(channel: Any, name: str) -> Idle:
     length = 0
     ids: list[str] = []
     for step in channel.priority_steps:
-        length += channel.client.llen(channel._q_for_pri(name, step))
-        for payload in channel.client.lrange(channel._q_for_pri(name, step), -_SOME, -1):
+        key = channel._q_for_pri(name, step)
+        length += channel.client.llen(key)
+        # Kombu (5.7) puts its prefix before the key of LLEN, and not of LRANGE.
+        for payload in channel.client.lrange(channel.global_keyprefix + key, -_SOME, -1):
             with suppress(ValueError, LookupError, TypeError):
                 ids.append(json.loads(payload)["headers"]["id"])
     return Idle(name, length, tuple(ids[:_SOME]))
