@@ -1,5 +1,6 @@
 """Explanations for the page: at once what the lock server knows, and at the next load what workers say."""
 
+import math
 import shlex
 import threading
 import time
@@ -72,6 +73,7 @@ class Explainer:
         server = sampler.server
         self._server = _Sampled(server.store, server.command, server.app, sampler)
         self._turn = threading.Lock()
+        self._starting = threading.Lock()
         self._free_at = 0.0
         self._slots = threading.Semaphore(AT_ONCE)
         self._answers: dict[tuple[str, ...], tuple[float, Explanation | str]] = {}
@@ -89,17 +91,27 @@ class Explainer:
             raise Trouble(f"these words cannot be read: {error}") from error
         if not words:
             raise Trouble("name a task and its arguments, a task id or a key")
-        at, known = self._answers.get(words, (0.0, ""))
-        age = time.monotonic() - at
-        if isinstance(known, Explanation) and age < COUNTS_FOR:
+        age, known = self._known(words)
+        if isinstance(known, Explanation):
             return Asked(known, age)
-        if known and age < COUNTS_FOR:
-            return Asked(self._quick(words), to_come=str(known))
         quick = self._quick(words)
-        if not self._slots.acquire(blocking=False):
-            return Asked(quick, to_come="Others are asking workers and queues.")
+        with self._starting:
+            age, known = self._known(words)  # another one may have asked the same meanwhile
+            if isinstance(known, Explanation):
+                return Asked(known, age)
+            if known:
+                return Asked(quick, to_come=known)
+            if not self._slots.acquire(blocking=False):
+                return Asked(quick, to_come="Others are asking workers and queues.")
+            self._keep(words, ASKING, math.inf)
         threading.Thread(target=self._ask, args=(words,), name="redislock-page-explain", daemon=True).start()
         return Asked(quick, to_come=ASKING)
+
+    def _known(self, words: tuple[str, ...]) -> tuple[float, Explanation | str]:
+        """Return an answer that counts, and its age; '' for none."""
+        at, known = self._answers.get(words, (0.0, ""))
+        age = time.monotonic() - at
+        return (age, known) if age < COUNTS_FOR else (0.0, "")
 
     def _quick(self, words: Sequence[str]) -> Explanation:
         if not self._turn.acquire(timeout=PATIENCE):
@@ -116,7 +128,6 @@ class Explainer:
             self._turn.release()
 
     def _ask(self, words: tuple[str, ...]) -> None:
-        self._keep(words, ASKING)
         answer: Explanation | str
         with Cost(self._server.store) as cost:
             try:
@@ -125,11 +136,11 @@ class Explainer:
                 answer = str(error)
             except Exception as error:  # noqa: BLE001  of any transport
                 answer = f"workers and queues could not be asked: {type(error).__name__}: {error}"
-        self._keep(words, answer)
+        self._keep(words, answer, time.monotonic())
         time.sleep(min(LONGEST_REST, cost.rest))
         self._slots.release()
 
-    def _keep(self, words: tuple[str, ...], answer: Explanation | str) -> None:
+    def _keep(self, words: tuple[str, ...], answer: Explanation | str, at: float) -> None:
         while len(self._answers) >= MOST:
             self._answers.pop(next(iter(self._answers)), None)
-        self._answers[words] = time.monotonic(), answer
+        self._answers[words] = at, answer
