@@ -207,8 +207,8 @@ FORKED = """
     store = MemoryStore()
     page = page_of(LockServer(store, "redislock"))
 
-    def get():
-        environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/held.json"}
+    def get(view="held.json"):
+        environ = {"REQUEST_METHOD": "GET", "PATH_INFO": f"/{view}"}
         return b"".join(page(environ, lambda *_: None))
 
     def looks():
@@ -217,13 +217,14 @@ FORKED = """
     assert looks() == 0, "before the first page nobody looks"
     assert wait_until(lambda: b"rows" in get(), 60)
     assert looks() == 1
-    store.acquire("k", "t1/1", 900.0, facts="{}")
+    store.acquire("k", "t1/1", 900.0, facts='{"state":"running"}')
     if not (pid := os.fork()):
         status = 1
         try:
             assert looks() == 0
             assert wait_until(lambda: b'"k"' in get(), 60)
             assert looks() == 1
+            assert b"running, from 1 to 1" in get(""), "its curves are its own"
             status = 0
         finally:
             os._exit(status)

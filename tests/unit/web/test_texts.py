@@ -70,6 +70,7 @@ def fill(site: Site, monkeypatch: Any, text: str) -> list[str]:
     for name, said in ((held, "running"), (stands, "queued"), (f"q {key}", "queued"), (f"x {key}", state)):
         store.acquire(name, f"{key}/{NONCE}", 30.0, facts=written({**facts, "state": said, "ttl": 900.0}))
     store._keep(f"foreign {key}", f"{FOREIGN}{key}".encode(), 900.0)
+    site.wait_by_hand(f"foreign {key}", f"{key} too", **facts)
     site.wait_by_hand(stands, f"{key} too", **facts)
     site.wait_by_hand(held, f"operator {key}", **{**facts, "state": "hold"})
     site.sampler._look()
@@ -139,7 +140,7 @@ def test_every_list_has_its_rows_where_texts_are_anybodys(site: Site, monkeypatc
     """Else the test above sees little."""
     fill(site, monkeypatch, "harmless")
     numbers = {view: site.get(f"{view}.json").document["total"] for view in LISTS}
-    assert numbers == {"needs": 5, "lines": 2, "held": 5, "schedule": 1, "happened": 3}
+    assert numbers == {"needs": 5, "lines": 3, "held": 5, "schedule": 1, "happened": 3}
     kinds = {need["kind"] for need in site.rows("needs")}
     assert kinds == {"dead holder", "foreign lock", "queued for long", "schedule", "set-up"}
 
@@ -228,7 +229,7 @@ def test_every_text_is_bounded(site: Site, monkeypatch: Any, text: str) -> None:
     found = [site.get(path) for view in VIEWS for path in (view, f"{view or 'index'}.json")]
     assert len(questions) == 3
     for answer in found:
-        assert len(answer.body) < 150_000
+        assert len(answer.body) < 250_000
         if "html" in answer.headers["Content-Type"]:
             assert max(map(len, answer.parsed.texts)) <= 3 * LONGEST
         else:
