@@ -75,7 +75,7 @@ def test_a_holder_that_is_not_renewed_is_told_to_be_dead_and_when_it_is_free(she
     told = explained(shell, "shop.nightly")
     life = told[""][0]
     assert life.startswith("not renewed for 0:31:")
-    assert "due every 1.2e+03 s: probably dead; free in 0:28:" in life
+    assert "due every 1200 s: probably dead; free in 0:28:" in life
     assert told["now"][0].endswith("; made on that machine it is accepted, if the processes are dead")
 
 
