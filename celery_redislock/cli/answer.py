@@ -14,9 +14,6 @@ from celery_redislock.locks.limits import A_YEAR
 from celery_redislock.operating import telling
 from celery_redislock.operating.server import LockServer, Place, Trouble
 
-_KEYWORD = re.compile(r"([^\W\d]\w*)=(.*)", re.DOTALL)
-
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}

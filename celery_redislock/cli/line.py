@@ -28,13 +28,10 @@ from celery_redislock.publishing import promote
 from celery_redislock.publishing.handle import Holder, LockHandle
 from celery_redislock.receiving.drop import drop as drop_message
 from celery_redislock.store.home import is_served
-from celery_redislock.store.store import HELD, MOST_HOLDERS, Promotion
+from celery_redislock.store.store import HELD, MOST_HOLDERS, MOST_TOLD, Promotion
 
 #: Entries that one request sends to their queues.
 AT_ONCE = 100
-
-#: Holders of a lock that a store tells, where there are more.
-MOST_TOLD = 16
 
 #: Said where a number was set, and the task of the key is not known.
 _DOUBT = (

@@ -32,7 +32,7 @@ PATIENCE = 10.0
 #: The part of ``maxmemory`` from which on it is told.
 NEARLY_FULL = 0.9
 
-#: Lines that are looked at, a request each.
+#: Lines that are looked at.
 LINES = 1000
 
 #: The versions that the tests play, by distribution, and the least version of a lock server.

@@ -16,7 +16,7 @@ EVENTS = ("accepted", "started", "skipped", "asked", "waited", "merged", "lost",
 #: Upper bounds in seconds of how long calls wait and runs hold, as the scripts have them (history.lua).
 BOUNDS = ("0.1", "0.5", "1", "5", "15", "60", "300", "900", "3600", "inf")
 
-#: Locks that are looked at, one request each.
+#: Locks that are looked at.
 MOST = 10_000
 
 
@@ -51,8 +51,8 @@ class Figures:
 def census(server: LockServer, *, task: str | None = None) -> tuple[float | None, dict[str, Figures]]:
     """Return since when was counted, in seconds since the epoch, and the figures by task.
 
-    ``task``: a pattern of names. A request for the counts, one for each lock that is held, up to
-    :data:`MOST`, and one for each line. Raises ``LockUnavailable``.
+    ``task``: a pattern of names. A request for the counts, and a walk over the locks that are held, up to
+    :data:`MOST`, and over the lines. Raises ``LockUnavailable``.
     """
     figures: dict[str, Figures] = defaultdict(Figures)
     counts = server.store.counts()

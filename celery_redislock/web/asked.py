@@ -12,6 +12,7 @@ from celery_redislock.exceptions import RedisLockError
 from celery_redislock.operating.explain import Explanation, explanation
 from celery_redislock.operating.server import LockServer, Place, Trouble
 from celery_redislock.publishing.handle import Holder
+from celery_redislock.publishing.held import fits
 from celery_redislock.receiving.whereabouts import within
 from celery_redislock.web.sampler import Cost, Sampler
 
@@ -38,9 +39,8 @@ class _Sampled(LockServer):
 
     def holders(self, **patterns: str | None) -> Iterator[Holder]:
         """Look at all locks, as they were."""
-        fits = {name: pattern for name, pattern in patterns.items() if pattern is not None}
         everyone = self.sampler.last.holders if self.sampler.last else ()
-        return (one for one in everyone if all(getattr(one, name) == fits[name] for name in fits))
+        return (one for one in everyone if fits(one, **patterns))
 
     def places(self, *names: str, last: int = -1) -> Iterator[Place]:
         """Look at these lines; at the heads of all, as they were."""

@@ -51,11 +51,6 @@ def needs(server: LockServer, sample: Sample, around: Around) -> list[Need]:
     ]
 
 
-def freeing(server: LockServer, key: str) -> str:
-    """Return the command that takes a lock away."""
-    return f"{server.command} release --reason TEXT -- {shlex.quote(key)}"
-
-
 def explaining(server: LockServer, subject: str) -> str:
     """Return the command that explains a key, a task or a task id."""
     return f"{server.command} explain -- {shlex.quote(subject)}"
@@ -76,23 +71,24 @@ def behind(sample: Sample, key: str) -> str:
 def _dead(server: LockServer, sample: Sample) -> Iterator[Need]:
     for holder in sample.late[:MOST]:
         told = f"{about(holder)} on {telling.process(holder)}, {telling.life(holder)}"
-        yield Need("dead holder", holder.key, told + behind(sample, holder.key), freeing(server, holder.key))
+        yield Need(
+            "dead holder", holder.key, told + behind(sample, holder.key), server.release_command(holder.key)
+        )
 
 
 def _headless(server: LockServer, sample: Sample, around: Around) -> Iterator[Need]:
     lines = [line for line in sample.lines if line.waiter.key in sample.headless][:MOST]
     for line in lines:
         key = line.waiter.key
+        remedy = explaining(server, key)
         if key in sample.unserved:
             home = sample.unserved[key]
             why = f"it belongs to the broker {home}, and no worker of that has been seen for a minute"
             remedy = f"{server.command} waiting --drain --home {shlex.quote(key)}"
         elif around.has_no_worker:
             why = "no worker answers: start one"
-            remedy = explaining(server, key)
         else:
             why = "no worker hands the lock to the first"
-            remedy = explaining(server, key)
         yield Need("line stands still", key, f"{line.length} wait, nobody holds it: {why}", remedy)
 
 
@@ -104,7 +100,7 @@ def _foreign(server: LockServer, sample: Sample) -> Iterator[Need]:
         told = (
             f"another program's lock, {end}{behind(sample, holder.key)}; release it if that program is gone"
         )
-        yield Need("foreign lock", holder.key, told, freeing(server, holder.key), is_bad=False)
+        yield Need("foreign lock", holder.key, told, server.release_command(holder.key), is_bad=False)
 
 
 def _full(server: LockServer, sample: Sample) -> Iterator[Need]:

@@ -128,11 +128,8 @@ def _held(look: Look, wanted: Wanted, most: int) -> tuple[int, Sequence[Holder]]
 
 
 def _class_of(holder: Holder) -> str:
-    return (
-        "bad"
-        if holder.is_late
-        else {"running": "run", "foreign": "warn", "hold": "warn"}.get(holder.state, "dim")
-    )
+    kinds = {"running": "run", "foreign": "warn", "hold": "warn"}
+    return "bad" if holder.is_late else kinds.get(holder.state, "dim")
 
 
 def _held_cells(look: Look, holder: Holder) -> Sequence[object]:
