@@ -117,8 +117,12 @@ def refusal(shop: Shop, *words: str) -> str:
     return result.output
 
 
-def test_an_app_without_unique_tasks_is_refused(shop: Shop, opened: list[Listening]) -> None:
+def test_an_app_without_unique_tasks_is_refused(
+    shop: Shop, opened: list[Listening], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Most likely ``-A`` names another app than the one that was meant."""
+    # Celery gives each app the shared tasks of its process, those of other tests too.
+    monkeypatch.setattr("celery._state._on_app_finalizers", set())
     assert refusal(shop) == (
         "Error: this app has no unique tasks, so the page would stay empty: celery -A names the app\n"
     )
