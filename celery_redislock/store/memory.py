@@ -149,7 +149,7 @@ class MemoryStore(LockStore):
             mark = None if repeated else self._live(self._marks, (name, message or ""))
             if mark is not None:
                 self._take_out(name, instead_of)
-                return Marked(mark[0] == b"done", mark[1] - now)
+                return Marked(mark[0] == b"done", _whole_ms(mark[1] - now))
             copies = self._copies(name, token) if held is None else []
             value = f"{token}\0{facts}".encode()
             if held is None and not (starts_run or limit) and self._room(name, None) > 0:
@@ -441,7 +441,9 @@ class MemoryStore(LockStore):
     def _by_rate(self, name: str, facts: str, closed: float) -> Hold:
         """Return what stands in the holder's place: who started last."""
         last = self._last_of(name, _rates_in(facts))
-        return Hold(name, f'{last}\0{{"state":"rate","task":"{_task_in(facts)}"}}'.encode(), closed)
+        return Hold(
+            name, f'{last}\0{{"state":"rate","task":"{_task_in(facts)}"}}'.encode(), _whole_ms(closed)
+        )
 
     def _let_wait(self, name: str, held: str | None, until: float) -> None:
         """Take away what one holds that cannot start before then; it waits again if it was in line."""
@@ -873,7 +875,7 @@ class MemoryStore(LockStore):
             found = self._live(self._limits, name)
             answer = Release(False, promoted=self._wake(name).promoted if ttl is not None else ())
         self._told(answer)
-        return None if found is None else Limit.of(found[0], found[1] - self._clock())
+        return None if found is None else Limit.of(found[0], _whole_ms(found[1] - self._clock()))
 
     def _holders_of(self, name: str) -> dict[str, _Held]:
         """Return who holds a lock, by token; what is put in or taken out counts."""
@@ -979,7 +981,12 @@ class MemoryStore(LockStore):
         return entry
 
     def _hold(self, name: str, entry: _Expiring, *, is_period: bool) -> Hold:
-        return Hold(name, entry[0], entry[1] - self._clock(), is_period)
+        return Hold(name, entry[0], _whole_ms(entry[1] - self._clock()), is_period)
+
+
+def _whole_ms(seconds: float) -> float:
+    """Return a time that is left as servers tell it, in whole milliseconds: a day is a day by any clock."""
+    return round(seconds, 3)
 
 
 def _others(name: str, facts: bytes) -> list[str]:

@@ -89,6 +89,18 @@ def test_a_refusal_says_because_of_what_and_by_whom(
     assert [each.owner for each in refusal.holds] == ["job", "job"]
 
 
+@pytest.mark.parametrize("now", [255069.03, 495435.09, 449491.06])
+def test_in_memory_too_what_is_left_is_whole_milliseconds(now: float) -> None:
+    """By these clocks a day from now is more than a day away: ``retry_after`` would be a second too long."""
+    assert (now + 86400.0) - now > 86400.0
+    store = MemoryStore(clock=lambda: now)
+    store.acquire("n", "job/1", 86400.0, facts="{}")
+    [held] = store.holders("n")
+    set_ = store.limit("n", 2, ttl=86400.0)
+    assert set_ is not None
+    assert (held.expires_in, set_.expires_in) == (86400.0, 86400.0)
+
+
 def test_a_store_of_one_process_says_what_it_cannot_do() -> None:
     """So that callers need not know which store they have."""
     store = MemoryStore()
