@@ -11,7 +11,7 @@ from celery_redislock.publishing.held import held
 from tests.acceptance.harness import Project, wait_until
 from tests.acceptance.paths import ELSEWHERE, FUSED, RABBITMQ
 from tests.acceptance.project import AFTER, BEFORE, CHANGES, open_project
-from tests.acceptance.terms import PATIENCE
+from tests.acceptance.terms import WORKFLOW
 
 ProjectMaker = Callable[..., Project]
 
@@ -71,7 +71,8 @@ def let_them_run(project: Project, app: Celery, calls: Sequence[Call], strategy:
         return sorted(missing | {f"{hold.key} is held" for hold in held(app) if hold.state != "period"})
 
     with suppress(AssertionError):  # what did not end is named below
-        wait_until(lambda: not unfinished() and project.undelivered() == 0, PATIENCE, "all is over")
+        # Eight calls, each of which may wait for a period and for the look at its line: 24 seconds.
+        wait_until(lambda: not unfinished() and project.undelivered() == 0, WORKFLOW, "all is over")
     assert (unfinished(), project.undelivered()) == ([], 0)
     assert len(ran()) == len({*ran()})
     assert {*ran()} <= {call.id for call in calls}
