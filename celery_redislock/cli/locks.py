@@ -213,9 +213,7 @@ def _summary(chosen: Sequence[Holder]) -> list[str]:
     else:
         counts = Counter((holder.task or "-", holder.state) for holder in chosen)
         about = [f"{count} of {task}, {state}" for (task, state), count in counts.most_common()]
-    if any(holder.state == RUNNING for holder in chosen):
-        about.append("A running task continues without its lock.")
-    return about
+    return [*about, *telling.told_of_release(chosen)]
 
 
 COMMANDS: Mapping[str, click.Command] = {"list": list_locks, "release": release}

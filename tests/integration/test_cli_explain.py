@@ -56,6 +56,9 @@ def test_a_tasks_call_is_explained_by_its_key_holder_and_what_a_call_would_meet(
     assert told[""][0].endswith(" s ago, due every 10 s")
     assert told["now"] == ["a call now would be skipped, because job-1 holds the key (running)"]
     assert "shop.nightly[job-2] at publish on web-2:8: night was held by job-1" in told["skipped"][0]
+    assert told["if freed"] == [
+        "A running task continues without its lock, and another one may start beside it."
+    ]
     assert told["free it"][0].endswith(" redislock release --reason TEXT -- night")
     assert any(line.startswith("nightly (") for line in told["schedule"])
 
@@ -85,7 +88,7 @@ def test_behind_a_line_that_nobody_serves_a_call_is_told_what_becomes_of_it(shel
     shell.park("night", "job-2")
     assert wait_until(lambda: not shell.store.holders("night"), 10.0)
     told = explained(shell, "shop.nightly")
-    assert told["now"] == ["a call now would be skipped: 1 wait, and the first of them gets the lock"]
+    assert told["now"] == ["a call now would be skipped: 1 wait before it"]
 
 
 def test_a_message_that_is_queued_is_told_its_place_and_that_no_worker_is_there(shell: Shell) -> None:
