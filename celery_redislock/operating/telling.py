@@ -96,7 +96,7 @@ def of_limit(limit: Limit) -> str:
 def as_json(holder: Holder) -> dict[str, Any]:
     """Return a holder's object of ``--json``; times are seconds, to the millisecond, ``None`` for no end."""
     remaining = holder.remaining if math.isfinite(holder.remaining) else None
-    return {**asdict(holder), "age": age(holder), "remaining": remaining}
+    return {**asdict(holder), "age": age(holder), "remaining": remaining, "is_late": holder.is_late}
 
 
 def moment(when: float) -> str:
