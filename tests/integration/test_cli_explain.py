@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator
 
 import pytest
+import redis
 
 from celery_redislock.locks.lease import new_token
 from tests.facts import wait_until
@@ -122,6 +123,20 @@ def test_a_release_by_force_is_told_with_who_why_and_when(shell: Shell) -> None:
     (told,) = explained(shell, "night")["force"]
     assert told.startswith("night was released by force ")
     assert told.endswith("'host died'")
+
+
+def test_of_another_programs_value_that_is_gone_the_beginning_is_told(shell: Shell, redis_url: str) -> None:
+    """Who knows it all could release its next lock: neither a refusal nor a release by force keeps it."""
+    with redis.Redis.from_url(redis_url) as client:
+        client.set(f"{shell.store.prefix}:{{night}}:lock", "nightly.sh on 10.0.0.7", px=60_000)
+    refuse(shell, "night", "job-2")
+    assert shell.celery("release", "night", "--reason", "it is gone", "--yes").returncode == 0
+    document = json.loads(shell.celery("explain", "night", "--json").stdout)
+    assert document["refused"][0]["held_by"] == "nightly.…"
+    assert document["forced"]["night"]["owner"] == "nightly.…"
+    assert "taken from nightly.… (foreign)" in shell.celery("history", "night", "--json").stdout.replace(
+        "\\u2026", "…"
+    )
 
 
 def test_what_nobody_knows_of_is_told_so(shell: Shell) -> None:
