@@ -9,7 +9,7 @@ from celery_redislock.cli import output
 from celery_redislock.cli.answer import Answer, answers, ask, time_option
 from celery_redislock.locks.hold import hold_in_line
 from celery_redislock.operating import telling
-from celery_redislock.operating.held import ORDERS, STATES, chosen, document_of
+from celery_redislock.operating.held import ORDERS, STATES, all_of, chosen, document_of
 from celery_redislock.operating.server import LockServer, is_pattern
 from celery_redislock.operating.subject import find, nobody
 from celery_redislock.publishing.handle import Holder, take_away
@@ -56,17 +56,18 @@ def list_locks(
 
     PATTERN matches keys as a shell matches file names: * ? [abc]. Quote it.
 
-    The state is "queued" (the message is on its way to a worker), "running", "hold" (an operator's), or
-    "period": the lock is free, but its lock_period has not passed since the last acceptance, so it refuses
-    the next call. WHERE is the host and the process that took the lock; ABOUT is what lock_describe says of
-    the call, or why an operator holds it.
+    The state is "queued" (the message is on its way to a worker), "running", "running, late" (not renewed in
+    time: probably dead), "hold" (an operator's), "foreign" (another program's; shown where calls wait for
+    it), or "period": the lock is free, but its lock_period has not passed since the last acceptance, so it
+    refuses the next call. WHERE is the host and the process that took the lock; ABOUT is what lock_describe
+    says of the call, or why an operator holds it.
 
     The last line counts all locks that match, however many are shown. On a terminal the columns are cut to
     its width.
 
     Exit status: 0 (even if nothing is held); 2 on error.
     """
-    holders = server.holders(key=pattern, task=task, host=host)
+    holders = all_of(server, key=pattern, task=task, host=host)
     found = chosen(holders, states=state, older_than=older_than, sort=sort)
     document = document_of(found, limit)
     shown = document["locks"]
@@ -94,7 +95,8 @@ def _table(shown: Sequence[Holder], width: int) -> list[str]:
         age = telling.duration(telling.age(holder))
         left = telling.duration(holder.remaining)
         where = telling.process(holder)
-        rows.append([holder.key, holder.state, holder.task, holder.owner, where, age, left, holder.about])
+        state = f"{holder.state}, late" if holder.is_late else holder.state
+        rows.append([holder.key, state, holder.task, holder.owner, where, age, left, holder.about])
     if all(holder.about is None for holder in shown):
         rows = [row[:-1] for row in rows]
     return output.table(rows, width, _CUTS)
@@ -102,7 +104,9 @@ def _table(shown: Sequence[Holder], width: int) -> list[str]:
 
 def _totals(found: Sequence[Holder], shown: int) -> str:
     counts = Counter(one.state for one in found)
-    states = ", ".join(f"{number} {state}" for state, number in counts.most_common())
+    late = sum(one.is_late for one in found)
+    told = {RUNNING: f" ({late} late)"} if late else {}
+    states = ", ".join(f"{number} {state}{told.get(state, '')}" for state, number in counts.most_common())
     oldest = max(telling.age(one) or 0.0 for one in found)
     locks = "1 lock" if len(found) == 1 else f"{len(found)} locks"
     more = "" if shown == len(found) else f"; {shown} are shown: --limit"
@@ -213,9 +217,7 @@ def _summary(chosen: Sequence[Holder]) -> list[str]:
     else:
         counts = Counter((holder.task or "-", holder.state) for holder in chosen)
         about = [f"{count} of {task}, {state}" for (task, state), count in counts.most_common()]
-    if any(holder.state == RUNNING for holder in chosen):
-        about.append("A running task continues without its lock.")
-    return about
+    return [*about, *telling.told_of_release(chosen)]
 
 
 COMMANDS: Mapping[str, click.Command] = {"list": list_locks, "release": release}

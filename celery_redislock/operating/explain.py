@@ -1,6 +1,7 @@
 """Why a task does not run: its key, who holds it, where its message is, who else was refused."""
 
 import shlex
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from celery_redislock.locks.force import told_of_force
 from celery_redislock.locks.hold import LOOKED_AT
 from celery_redislock.locks.lease import new_token
 from celery_redislock.operating import telling
-from celery_redislock.operating.schedule import Schedule, told_of_pause, told_of_skip
+from celery_redislock.operating.schedule import SHARED, Schedule, told_of_state
 from celery_redislock.operating.server import LockServer, Place, Trouble
 from celery_redislock.operating.subject import arguments, handle_of, nobody, unknown_task
 from celery_redislock.publishing.handle import Holder, LockHandle
@@ -111,7 +112,8 @@ def explanation(server: LockServer, words: Sequence[str], *, quick: bool = False
     entries = []
     if not quick:
         is_served = any(one.state == QUEUED or (one.ttl and not one.is_late) for one in subject.holders)
-        missing = [] if is_served else [("next", server.told_of_next(key)) for key in [*lengths][:1]]
+        if not is_served:
+            missing = _next(server, [first for first in firsts if first.waiter.key not in unserved], rates)
         missing += _elsewhere(server, subject)
         is_on_hold = any(place.waiter.state == HELD for place in firsts)
         now = "" if subject.handle is None else _now(server, subject, sum(lengths.values()), is_on_hold)
@@ -167,6 +169,21 @@ def explanation(server: LockServer, words: Sequence[str], *, quick: bool = False
     return Explanation(document, rows, subject.holders, is_known)
 
 
+def _next(server: LockServer, firsts: Iterable[Place], rates: Mapping[str, object]) -> list[_Row]:
+    """Tell when the first of a line gets its lock, and from whom; what else keeps it out is told as well."""
+    for place in firsts:
+        waiter = place.waiter
+        if place.rank and waiter.state != HELD:
+            waits = [("its rate has a place", waiter.key in rates), ("it is due", _is_early(waiter))]
+            when = [told for told, is_so in waits if is_so] or ["it is free"]
+            return [("next", server.told_of_next(waiter.key, " and ".join(when)))]
+    return []
+
+
+def _is_early(waiter: Holder) -> bool:
+    return waiter.due is not None and waiter.due > time.time()
+
+
 def _called(subject: Subject) -> str:
     """Return the key of a call whose arguments are known, or else what the words say."""
     return subject.handle.key if subject.handle is not None else subject.name
@@ -185,7 +202,8 @@ def _subject(server: LockServer, words: Sequence[str]) -> Subject:
     if given and (server.app is None or not any(server.holders(task=name))):
         raise unknown_task(server, name, given)
     # A lock may be called as several resources are.
-    keys = (name,) if " " in name and server.store.holders(name) else _keys_of(name)
+    is_one = " " in name and bool(server.store.holders(name) or server.store.waiting(name, last=0)[0])
+    keys = _with_queued([name] if is_one else name.split(" "))
     holders = _holders_of(server, keys)
     histories = [*map(server.store.happened, keys)]
     is_key = any(one.refused or one.forced for one in histories) or any(map(server.store.limit, keys))
@@ -211,8 +229,12 @@ def _subject(server: LockServer, words: Sequence[str]) -> Subject:
 
 
 def _keys_of(name: str) -> tuple[str, ...]:
-    """Return the locks that a key stands for: each of several resources, and that of a queued call beside."""
-    names = name.split()
+    """Return the locks of a call's key: each of several resources, and that of a queued call beside."""
+    return _with_queued(name.split(" "))
+
+
+def _with_queued(names: Iterable[str]) -> tuple[str, ...]:
+    names = [*filter(None, names)]
     return (*names, *(f"queued:{each}" for each in names if not each.startswith("queued:")))
 
 
@@ -332,7 +354,7 @@ def _if_free(options: LockOptions, becomes: str, in_line: int) -> str:
     if options.lock_debounce is not None:
         return f"start when no other one has come for {options.lock_debounce:g} s"
     if in_line:
-        return f"{becomes}: {in_line} wait, and the first of them gets the lock"
+        return f"{becomes}: {in_line} wait before it"
     return "be published, and start as soon as a worker has it"
 
 
@@ -358,7 +380,7 @@ def _now(server: LockServer, subject: Subject, in_line: int, is_on_hold: bool) -
     # Without a task nothing is noted of a refusal.
     facts = f'{{"rate":"{said["rate"]}"}}' if said["rate"] else ""
     terms: Any = {"period": options.lock_period, "limit": said["limit"], "facts": facts}
-    names = [f"queued:{subject.handle.key}"] if scope.claims_beside else subject.handle.key.split()
+    names = [f"queued:{subject.handle.key}"] if scope.claims_beside else subject.handle.key.split(" ")
     refusals = (server.store.look(name, new_token("explain"), **terms) for name in names)
     refusal = next((one for one in refusals if one is not None), None)
     choice = options.server if scope.claim is None else options.client
@@ -422,18 +444,24 @@ def _entries(server: LockServer, subject: Subject) -> list[dict[str, Any]]:
 
 def _told_of_entry(entry: Mapping[str, Any]) -> str:
     sent = entry["last_sent"]
+    state = told_of_state(entry)
     said = [
         "never sent" if sent is None else f"last sent {telling.moment(sent)}",
         entry["next_due"] and f"due {telling.moment(entry['next_due'])}",
-        entry["paused"] and told_of_pause(entry),
-        entry["last_skip"] and told_of_skip(entry["last_skip"]),
+        None if state == SHARED else state,
     ]
     return f"{entry['name']} ({entry['schedule']}): {'; '.join(filter(None, said))}"
 
 
 def _remedies(server: LockServer, subject: Subject) -> Iterator[_Row]:
     if subject.is_former:
+        yield from (("if freed", each) for each in telling.told_of_release(subject.holders))
         yield "free them", f"{server.command} release --reason TEXT --task {shlex.quote(subject.name)}"
         return
-    for holder in {holder.key: holder for holder in subject.holders[:SHOWN]}.values():
-        yield "free it", server.freeing_command(holder)
+    holders = subject.holders[:SHOWN]
+    commands = {holder.key: server.freeing_command(holder) for holder in holders}
+    dropped = [key for key, command in commands.items() if command != server.release_command(key)]
+    told = telling.told_of_release(holder for holder in holders if holder.key not in dropped)
+    told += ["A dropped message does not run: it ends as REVOKED."] if dropped else []
+    yield from (("if freed", each) for each in told)
+    yield from (("free it", command) for command in commands.values())

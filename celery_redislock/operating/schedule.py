@@ -14,9 +14,12 @@ from celery_redislock.operating.server import LockServer, Trouble
 from celery_redislock.scheduling.entries import entries_of, is_shared
 from celery_redislock.scheduling.state import NOTHING, Pause, State, States
 
-#: Seconds after which an entry that is due and was not sent is told, and what is told.
+#: Seconds after which an entry that is due and was not sent is told.
 OVERDUE = 10.0
-NO_BEAT = "overdue: is there a beat, and does it answer?"
+
+#: What is told of an entry that is well, and of one that is overdue.
+SHARED = "shared"
+NO_BEAT = "overdue: no beat sends it; see that one runs, and has this entry"
 
 
 class Schedule:
@@ -107,7 +110,7 @@ def told_of_state(row: Mapping[str, Any]) -> str:
         row["paused"] and told_of_pause(row),
         is_overdue(row) and NO_BEAT,
     ]
-    state = ", ".join(filter(None, said)) or "shared"
+    state = ", ".join(filter(None, said)) or SHARED
     return f"{state}; {told_of_skip(row['last_skip'])}" if row["last_skip"] else state
 
 

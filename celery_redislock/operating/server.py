@@ -171,12 +171,12 @@ class LockServer:
             f"{self.command} waiting --drain --home {shlex.quote(key)}"
         )
 
-    def told_of_next(self, key: str) -> str:
+    def told_of_next(self, key: str, when: str) -> str:
         """Say when the first in the line of a lock gets it; asks which workers answer, for a second."""
         from celery_redislock.receiving.whereabouts import told_of_workers  # noqa: PLC0415  a worker's parts
 
         who = "See that one runs" if self.app is None else told_of_workers(self.app)
-        return f"the first in line gets {key} when it is free and a worker looks, each second. {who}"
+        return f"the first in line gets {key} when {when} and a worker looks, each second. {who}"
 
     def lines_like(self, pattern: str) -> list[str]:
         """Return the locks that somebody waits for and whose keys match, a queued call's beside its own."""

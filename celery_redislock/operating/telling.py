@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
@@ -16,6 +16,14 @@ VERSION = 1
 #: Seconds that have a word.
 _SPANS: Mapping[float, str] = {1: "second", 60: "minute", 3600: "hour", 86400: "day"}
 
+
+#: What becomes of a holder that loses its lock by force, by its state.
+_RELEASED = {
+    "running": "A running task continues without its lock, and another one may start beside it.",
+    "late": "A task that is not dead continues without its lock, and another one may start beside it.",
+    "queued": "A queued call still runs, unless its message is lost; until then another one may be queued.",
+    "foreign": "The other program is not told: release its lock only if it is gone.",
+}
 
 #: The units of short times, in seconds.
 _UNITS = {86400: "d", 3600: "h", 60: "min"}
@@ -52,6 +60,12 @@ def life(holder: Holder) -> str:
     return f"its claim expires in {end}, unless a worker that has its message, or finds it, extends that"
 
 
+def told_of_release(holders: Iterable[Holder]) -> list[str]:
+    """Tell what becomes of those who lose their locks by force, each kind once, where that is not plain."""
+    kinds = {"late" if holder.is_late else holder.state: holder for holder in holders}
+    return [told for kind, told in _RELEASED.items() if kind in kinds]
+
+
 def told_of(waiter: Holder) -> str:
     """Tell when one that waits in line is due, and how many calls were merged into it, if that is so."""
     due = "" if waiter.due is None else f", due in {duration(max(0.0, waiter.due - time.time()))}"
@@ -82,7 +96,7 @@ def of_limit(limit: Limit) -> str:
 def as_json(holder: Holder) -> dict[str, Any]:
     """Return a holder's object of ``--json``; times are seconds, to the millisecond, ``None`` for no end."""
     remaining = holder.remaining if math.isfinite(holder.remaining) else None
-    return {**asdict(holder), "age": age(holder), "remaining": remaining}
+    return {**asdict(holder), "age": age(holder), "remaining": remaining, "is_late": holder.is_late}
 
 
 def moment(when: float) -> str:

@@ -24,6 +24,7 @@ from celery_redislock.store.store import (
     LockStore,
     Release,
     Waiter,
+    short,
 )
 
 if TYPE_CHECKING:
@@ -360,11 +361,12 @@ def take_away(store: LockStore, seen: Holder, reason: str) -> Release:
         LockUnavailable: the lock server cannot be reached.
         LockKeyError: the key on the server is not a lock.
     """
-    release = store.force_release(seen.key, expected=seen.token, by=facts_of_force(seen.owner, reason))
+    owner = short(seen.owner) if seen.state == "foreign" else seen.owner
+    release = store.force_release(seen.key, expected=seen.token, by=facts_of_force(owner, reason))
     if seen.state == HELD and not release.took_away:
         word, _, release = store.leave(seen.key, seen.token)
         release = release._replace(released=word != "missing")
     if release.took_away:
         logger.warning("released %r by force from %r (%s): %r", seen.key, seen.owner, seen.state, reason)
-        note_act(store, "release", seen.key, f"taken from {seen.owner} ({seen.state})", reason)
+        note_act(store, "release", seen.key, f"taken from {owner} ({seen.state})", reason)
     return release

@@ -12,6 +12,7 @@ Where the lock server is the broker, parking and acknowledging are one step.
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -102,6 +103,10 @@ def _park_received(task: Any, consumer: Any, message: Any, key: str) -> bool:
         if not waits(options):
             return False
     lock = declaration.task_lock((), {}, task_id, options=options, key=said.key)
+    if options.lock_describe is not None:
+        with suppress(Exception):  # its run reports what cannot be read
+            args, kwargs, _ = message.payload
+            lock = lock._replace(told=declaration.told(args, kwargs))
     # Of several that may run the last one in hand says nothing: where there is room, the next one runs too.
     # Nor of one that is put off: what is in hand may be, too, and is on no way to the lock then.
     merges = options.server == "coalesce" and not said.must_run

@@ -175,7 +175,9 @@ class Delivery:
             is_ignored=is_result_ignored(task, request.__dict__.get("ignore_result")),
             main_process=main_process,
         )
-        if declaration.tells_late:
+        # A claim that becomes this run's lock has told of them; it may be one that waited in line.
+        is_untold = message is not None and (message.claimed_beside or not message.claimed)
+        if declaration.tells_late or (is_untold and options.lock_describe is not None):
             told = declaration.told(request.args, request.kwargs)
             self.lock = lock = lock._replace(told=told)
         if (

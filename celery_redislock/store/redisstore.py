@@ -90,6 +90,7 @@ from celery_redislock.store.store import (
     Waiter,
     facts_in,
     owner_of,
+    short,
     sliced,
 )
 from celery_redislock.wire.clock import Clock, boottime
@@ -909,7 +910,8 @@ def _happened(name: str, reply: Any, *_: object) -> History:
     refused = []
     for entry in fields[1::2]:
         times, first, last, holder, value = entry.split(b"\0", 4)
-        owner = owner_of(holder.decode("utf-8", "replace"))
+        token = holder.decode("utf-8", "replace")
+        owner = owner_of(token) if "/" in token else short(token)
         hold = Hold(name, value, 0.0)
         refused.append(Refused(int(times), int(first) / 1000, int(last) / 1000, owner, hold))
     refused.reverse()  # of the same time, by the server's clock, the later one is behind

@@ -31,6 +31,9 @@ MOST_HOLDERS = 10_000
 #: Holders of one lock that are told, where many locks are looked at.
 MOST_TOLD = 16
 
+#: Characters of another program's value that are kept, or shown to anybody.
+SHOWN_OF_VALUE = 8
+
 #: Locks that a walk tells at a time.
 SLICE = 1000
 
@@ -78,6 +81,11 @@ def owner_name(task_id: str) -> str:
 def owner_of(token: str) -> str:
     """Return the owner a token was minted for; a foreign value without a nonce is its own owner."""
     return token.rpartition("/")[0] or token
+
+
+def short(value: str) -> str:
+    """Return the beginning of another program's value: who knows it all can release that lock."""
+    return value if len(value) <= SHOWN_OF_VALUE else f"{value[:SHOWN_OF_VALUE]}…"
 
 
 class Hold:
@@ -502,7 +510,7 @@ class Refused(NamedTuple):
         times: how many.
         first: when the first of them was, and ``last`` the last one, in seconds since the epoch, by the
             server's clock.
-        holder: who held the lock then: a task id.
+        holder: who held the lock then: a task id; of another program's value the beginning.
         hold: who was refused last: its ``owner``, and in its facts task, host, pid, and ``on_conflict``, the
             strategy that its task asks for. It has held nothing.
     """

@@ -10,7 +10,8 @@ from celery_redislock.operating.doctor import findings
 from celery_redislock.operating.schedule import Schedule, is_overdue, told_of_state
 from celery_redislock.operating.server import LockServer, Trouble
 from celery_redislock.receiving.whereabouts import Idle, idle_queues, within
-from celery_redislock.web.markup import short, skips_by_others
+from celery_redislock.store.store import short
+from celery_redislock.web.markup import skips_by_others
 
 #: Seconds between two questions, by what is asked; and within which it must be answered.
 EVERY = {"tasks": float("inf"), "workers": 30.0, "schedule": 30.0, "operators": 30.0, "set-up": 300.0}

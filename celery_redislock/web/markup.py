@@ -6,13 +6,11 @@ from xml.etree.ElementTree import Element
 
 from celery_redislock.operating.telling import as_json, printable
 from celery_redislock.publishing.handle import Holder
+from celery_redislock.store.store import short
 from celery_redislock.wire.connection import mask_password
 
 #: Characters of a text that are shown.
 LONGEST = 400
-
-#: Characters of a foreign lock's value that are shown.
-SHOWN_OF_VALUE = 8
 
 #: Points of a curve, and its size.
 POINTS = 60
@@ -25,11 +23,6 @@ def shown(text: object, most: int = LONGEST) -> str:
     whole = str(text)[: 2 * most]
     whole = printable(mask_password(whole) if "://" in whole else whole)
     return whole if len(whole) <= most else f"{whole[: most - 1]}…"
-
-
-def short(value: str) -> str:
-    """Return the beginning of a foreign lock's value: who knows it all can release that lock."""
-    return value if len(value) <= SHOWN_OF_VALUE else f"{value[:SHOWN_OF_VALUE]}…"
 
 
 def opened(value: Any, values: Collection[str] = ()) -> Any:

@@ -11,8 +11,8 @@ from celery_redislock.exceptions import RedisLockError
 from celery_redislock.operating import telling
 from celery_redislock.operating.server import LockServer
 from celery_redislock.publishing.handle import Holder
+from celery_redislock.store.store import short
 from celery_redislock.web.around import Around
-from celery_redislock.web.markup import short
 from celery_redislock.web.sample import Sample
 
 #: Seconds after which a queued call is told that lies in a queue without a consumer, or has no worker at all.

@@ -396,7 +396,10 @@ class TestRelease:
         no = _answered(shell, "n", "release", "--task", "shop.old", "--reason", "x")
 
         told = ["8 of shop.old, queued", "4 of shop.old, running"]
-        told += ["A running task continues without its lock."]
+        told += [
+            "A running task continues without its lock, and another one may start beside it.",
+            "A queued call still runs, unless its message is lost; until then another one may be queued.",
+        ]
         assert (dry.returncode, dry.stdout.splitlines()) == (0, [*told, "nothing was released"])
         assert "Release these 12?" in no.stdout
         assert "8 of shop.old, queued" in no.stdout

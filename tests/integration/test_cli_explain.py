@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator
 
 import pytest
+import redis
 
 from celery_redislock.locks.lease import new_token
 from tests.facts import wait_until
@@ -56,6 +57,9 @@ def test_a_tasks_call_is_explained_by_its_key_holder_and_what_a_call_would_meet(
     assert told[""][0].endswith(" s ago, due every 10 s")
     assert told["now"] == ["a call now would be skipped, because job-1 holds the key (running)"]
     assert "shop.nightly[job-2] at publish on web-2:8: night was held by job-1" in told["skipped"][0]
+    assert told["if freed"] == [
+        "A running task continues without its lock, and another one may start beside it."
+    ]
     assert told["free it"][0].endswith(" redislock release --reason TEXT -- night")
     assert any(line.startswith("nightly (") for line in told["schedule"])
 
@@ -85,7 +89,7 @@ def test_behind_a_line_that_nobody_serves_a_call_is_told_what_becomes_of_it(shel
     shell.park("night", "job-2")
     assert wait_until(lambda: not shell.store.holders("night"), 10.0)
     told = explained(shell, "shop.nightly")
-    assert told["now"] == ["a call now would be skipped: 1 wait, and the first of them gets the lock"]
+    assert told["now"] == ["a call now would be skipped: 1 wait before it"]
 
 
 def test_a_message_that_is_queued_is_told_its_place_and_that_no_worker_is_there(shell: Shell) -> None:
@@ -119,6 +123,20 @@ def test_a_release_by_force_is_told_with_who_why_and_when(shell: Shell) -> None:
     (told,) = explained(shell, "night")["force"]
     assert told.startswith("night was released by force ")
     assert told.endswith("'host died'")
+
+
+def test_of_another_programs_value_that_is_gone_the_beginning_is_told(shell: Shell, redis_url: str) -> None:
+    """Who knows it all could release its next lock: neither a refusal nor a release by force keeps it."""
+    with redis.Redis.from_url(redis_url) as client:
+        client.set(f"{shell.store.prefix}:{{night}}:lock", "nightly.sh on 10.0.0.7", px=60_000)
+    refuse(shell, "night", "job-2")
+    assert shell.celery("release", "night", "--reason", "it is gone", "--yes").returncode == 0
+    document = json.loads(shell.celery("explain", "night", "--json").stdout)
+    assert document["refused"][0]["held_by"] == "nightly.…"
+    assert document["forced"]["night"]["owner"] == "nightly.…"
+    assert "taken from nightly.… (foreign)" in shell.celery("history", "night", "--json").stdout.replace(
+        "\\u2026", "…"
+    )
 
 
 def test_what_nobody_knows_of_is_told_so(shell: Shell) -> None:

@@ -67,6 +67,7 @@ class TestHolder:
             "merged": None,
             "place": None,
             "length": None,
+            "is_late": False,
         }  # fmt: skip
 
     def test_another_programs_lock_without_an_end_is_shown_and_is_json_too(self) -> None:

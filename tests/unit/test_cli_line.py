@@ -146,6 +146,7 @@ class TestShown:
     def test_a_line_that_nobody_holds_is_told(self, shop: Shop, monkeypatch: Any) -> None:
         """It is a free lock, not an unknown one; without a worker nobody hands it on."""
         next_in = f"the first in line gets {KEY} when it is free and a worker looks, each second. "
+        shop.store.homes(shop.store.home.partition("\n")[0], "x")  # a worker was there lately
         quick = call(shop, "explain", "--quick", KEY, "--json")
         explained = call(shop, "explain", KEY)
         assert (quick.exit_code, explained.exit_code) == (0, 0)

@@ -67,6 +67,53 @@ def test_a_message_waits_behind_one_in_hand_that_is_on_its_way(
     assert in_hand.state == "received"
 
 
+@pytest.mark.parametrize(
+    ("scope", "is_received"),
+    [
+        ("until_executed", False),
+        ("until_executed", True),
+        ("while_executing", False),
+        ("while_executing", True),
+        ("until_and_while_executing", False),
+    ],
+)
+def test_what_a_worker_parks_tells_of_its_call_and_so_does_its_run(
+    shop: Shop, scope: str, *, is_received: bool
+) -> None:
+    """``lock_describe``, also where no claim has told of it: beside another broker it is refused unparked."""
+    promote.install(shop.app, shop.store)
+    seen: list[Any] = []
+    task = shop.noting(
+        seen, lambda task: task.lock_for(7).holder().about,
+        lock_key="account:{account_id}", lock=scope, on_conflict="wait", lock_describe="{account_id} EUR",
+    )  # fmt: skip
+    with hold(task, 7, task_id="first"):
+        task.apply_async((7,), task_id="t1")
+        message = shop.message()
+        if is_received:
+            line.is_parked(KEY)
+            assert parking._park_received(task, CONSUMER, message, KEY)
+        else:
+            shop.run(shop.receive(message))
+        assert [waiter.about for waiter in task.lock_for(7).waiting()] == ["7 EUR"]
+    shop.run()
+    assert seen == ["7 EUR"]
+
+
+@pytest.mark.parametrize("scope", ["until_executed", "until_and_while_executing"])
+def test_a_run_whose_claim_did_not_become_its_lock_tells_of_its_call(shop: Shop, scope: str) -> None:
+    """It was refused a claim, and finds its key free; or its claim is kept beside its lock."""
+    seen: list[Any] = []
+    task = shop.noting(
+        seen, lambda task: task.lock_for(7).holder().about,
+        lock_key="account:{account_id}", lock=scope, on_conflict="wait", lock_describe="{account_id} EUR",
+    )  # fmt: skip
+    with hold(task, 7, task_id="first"):
+        task.apply_async((7,), task_id="t1")
+    shop.run()
+    assert seen == ["7 EUR"]
+
+
 def test_calls_that_were_accepted_under_another_limit_wait_before_those_that_were_not(shop: Shop) -> None:
     """In the order in which they came: they had their places, and lost them to the worker's own limit."""
     promote.install(shop.app, shop.store)
