@@ -176,8 +176,10 @@ class Delivery:
             main_process=main_process,
         )
         # A claim that becomes this run's lock has told of them; it may be one that waited in line.
-        is_untold = message is not None and (message.claimed_beside or not message.claimed)
-        if declaration.tells_late or (is_untold and options.lock_describe is not None):
+        if options.lock_describe is not None and (
+            declaration.tells_late
+            or (message is not None and (message.claimed_beside or not message.claimed))
+        ):
             told = declaration.told(request.args, request.kwargs)
             self.lock = lock = lock._replace(told=told)
         if (
