@@ -9,6 +9,7 @@ from typing import NamedTuple
 from celery_redislock.declaring.declaration import declaration_of, is_unique
 from celery_redislock.exceptions import RedisLockError
 from celery_redislock.operating import telling
+from celery_redislock.operating.held import ORDERS
 from celery_redislock.operating.server import LockServer
 from celery_redislock.publishing.handle import Holder
 from celery_redislock.web.around import Around
@@ -130,7 +131,8 @@ def _idle(server: LockServer, sample: Sample, around: Around) -> Iterator[Need]:
         yield Need("queued for long", oldest.key, told, explaining(server, oldest.key))
         return
     for queue in around.queues:
-        first = next((sample.queued[task_id] for task_id in queue.ids if task_id in sample.queued), None)
+        known = (sample.queued[task_id] for task_id in queue.ids if task_id in sample.queued)
+        first = min(known, key=ORDERS["age"], default=None)
         if queue.ids and (first is None or not _is_old(first)):
             continue
         told = f"{queue.length} messages lie in the queue {queue.name}, which no worker consumes: start one"

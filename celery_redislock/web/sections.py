@@ -36,7 +36,8 @@ class Section(NamedTuple):
         find: returns how many rows fit what is wanted, and the first so many.
         document: of a row, for programs; ``cells``: for people.
         fields: what can be wanted, beside the page.
-        nothing: what is said where there are none; ``asks``: what must have been asked before that is said.
+        nothing: what is said where there are none.
+        asks: what must have been answered before that is said; ``twice``: what two looks must have seen.
     """
 
     name: str
@@ -48,7 +49,17 @@ class Section(NamedTuple):
     cells: Callable[[Look, Any], Sequence[object]]
     fields: Sequence[str] = ("search",)
     nothing: str = "none"
-    asks: str = ""
+    asks: Sequence[str] = ()
+    twice: str = ""
+
+    def unknown(self, look: Look) -> list[str]:
+        """Return what is not known yet, so that there may be more rows."""
+        around = look.sampler.around
+        answered = around.asked.difference(around.troubles)
+        said = [f"the {what}" for what in self.asks if what not in answered]
+        first = look.sampler.first
+        is_first = first is not None and first.at == look.sample.at
+        return [*said, self.twice] if self.twice and is_first and look.sample.free else said
 
 
 def _fitting(rows: Sequence[Any], wanted: Wanted, most: int) -> tuple[int, Sequence[Any]]:
@@ -189,6 +200,7 @@ SECTIONS = {
             "needs", "Needs somebody", "empty on a good day",
             ("what", "of", "why, and what to type"), _needs, Need._asdict, _need_cells,
             nothing="nothing: no dead holder, no line that stands still",
+            asks=("tasks", "schedule", "workers", "set-up"), twice="whether lines stand still",
         ),
         Section(
             "lines", "Lines", "who waits, longest first",
@@ -203,11 +215,12 @@ SECTIONS = {
         Section(
             "schedule", "Schedule", "what beats share",
             ("entry", "-schedule", "last sent", "next", "-by", "state"), _entries, dict, _entry_cells,
-            nothing="no entries", asks="schedule",
+            nothing="no entries", asks=("schedule",),
         ),
         Section(
             "happened", "Happened", "since this page's process began, the latest first",
             ("when", "what", "of", "how"), _events, Event._asdict, _event_cells, nothing="nothing yet",
+            asks=("operators",),
         ),
     )
 }  # fmt: skip

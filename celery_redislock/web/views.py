@@ -33,7 +33,7 @@ def overview(look: Look) -> _View:
     elements = [_figures(look.sampler, figures)]
     for section in SECTIONS.values():
         total, rows = section.find(look, {}, AT_FIRST)
-        document[section.name] = {"total": total, "rows": [*map(section.document, rows)]}
+        document[section.name] = _document(look, section, total, rows)
         more = None
         if total > len(rows):
             more = tag("p", tag("a", f"all {total}", href=look.link(section.name)))
@@ -45,7 +45,7 @@ def listed(look: Look, section: Section, wanted: Wanted, page: int, *, has_form:
     """Return one page of a section."""
     total, found = section.find(look, wanted, page * PER_PAGE)
     rows = found[(page - 1) * PER_PAGE :]
-    document = {"total": total, "page": page, "rows": [*map(section.document, rows)]}
+    document = {"page": page, **_document(look, section, total, rows)}
     refresh = None if has_form else 1
     links = [
         tag("a", name, href=look.link(section.name, **wanted, page=number, refresh=refresh))
@@ -86,14 +86,21 @@ def field(link: Callable[..., str], question: str) -> Element:
     return tag("form", label, text, tag("button", "Explain"), action=link("explain"), role="search")
 
 
+def _document(look: Look, section: Section, total: int, rows: Sequence[Any]) -> dict[str, Any]:
+    """Return rows of a section for programs, and what is not known yet."""
+    return {"total": total, "rows": [*map(section.document, rows)], "unknown": section.unknown(look)}
+
+
 def _figures(sampler: Sampler, figures: Mapping[str, int | None]) -> Element:
     tiles = []
+    around = sampler.around
     points = [*sampler.curve]  # at once: the next look may end meanwhile
     for name, figure in figures.items():
         numbers = [each[name] for _, each in points]
         told = f"{name}, from {numbers[0]} to {numbers[-1]}, at most {max(numbers)}"
         kind = "bad" if name == "late" and figure else None
-        label = f"workers; beats: {len(sampler.around.beats)}" if name == "workers" else name
+        beats = len(around.beats) if "schedule" in around.asked else "…"
+        label = f"workers; beats: {beats}" if name == "workers" else name
         number = tag("b", "…" if figure is None else figure)
         tiles.append(tag("li", number, label, curve(numbers, told), class_=kind))
     return tag("ul", *tiles, class_="figures")
@@ -104,16 +111,16 @@ def _section(
 ) -> Element:
     """Return a section: its title, a form before it, its rows, and what comes after."""
     title = tag("h2", section.title, " ", tag("span", section.hint, class_="dim"), id=section.name)
+    unknown = section.unknown(look)
+    told = f"not known yet: {', '.join(unknown)}; load this page again" if unknown else None
     if not rows:
-        is_known = section.asks in {"", *look.sampler.around.asked}
-        nothing = section.nothing if is_known else "not asked yet: load this page again"
-        return tag("section", title, before, tag("p", nothing, class_="dim"), after)
+        return tag("section", title, before, tag("p", told or section.nothing, class_="dim"), after)
     kinds = ["wide" if name.startswith("-") else None for name in section.head]
     names = [name.lstrip("-") for name in section.head]
     head = [tag("th", name, scope="col", class_=kind) for name, kind in zip(names, kinds, strict=True)]
     body = [_row(section.cells(look, row), kinds) for row in rows]
     table = tag("table", tag("thead", tag("tr", *head)), tag("tbody", *body), aria_labelledby=section.name)
-    return tag("section", title, before, table, after)
+    return tag("section", title, before, table, told and tag("p", told, class_="warn"), after)
 
 
 def _row(cells: Sequence[object], kinds: Sequence[str | None]) -> Element:

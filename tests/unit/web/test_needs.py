@@ -16,7 +16,6 @@ Tell = Callable[..., None]
 
 
 def headless(site: Site, *, is_headless: bool = True, **more: Any) -> None:
-    site.sampler.around.asked.add("workers")
     site.sampler.around.workers = more.pop("workers", {})
     keys = frozenset({"k"} if is_headless else ())
     site.show(lines=[line()], free=frozenset("k"), headless=keys, **more)
@@ -44,11 +43,8 @@ def full(site: Site, *, length: int) -> None:
     site.show(holder(), lines=[line(length=length)])
 
 
-def queued(
-    site: Site, *, age: float = 90.0, workers: Any = None, queues: Any = (), asked: Any = ("workers",)
-) -> None:
+def queued(site: Site, *, age: float = 90.0, workers: Any = None, queues: Any = ()) -> None:
     around = site.sampler.around
-    around.asked = {*asked}
     around.workers = workers or {}
     around.queues = queues
     site.show(holder(state="queued", owner="t1", age=age))
@@ -93,7 +89,6 @@ LONG = "queued for long"
         (foreign, {"state": "foreign"}, {"state": "hold"}, "foreign lock", "another program's lock", FREE),
         (full, {"length": 3}, {"length": 2}, "line is full", "as many as lock_max_waiting lets", EXPLAIN),
         (queued, {}, {"age": 9.0}, LONG, "1 calls, shop.sync for 0:01:30; no worker answers", EXPLAIN),
-        (queued, {}, {"asked": ()}, LONG, "no worker answers: start one", EXPLAIN),
         (queued, {}, {"workers": WORKERS}, LONG, "no worker answers: start one", EXPLAIN),
         (idle, {}, {"age": 9.0}, LONG, "shop.sync for 0:01:30; 9 messages lie in the queue mail", WORKER),
         (idle, {}, {"ids": ("t8", "t9")}, LONG, "which no worker consumes", WORKER),
@@ -120,6 +115,45 @@ def test_a_need_is_told_with_its_reason_and_what_to_type_when_it_is_so_and_only_
         assert cells[0] == kind
         assert words in cells[2]
         assert cells[2].endswith(command)
+
+
+def test_nothing_needs_somebody_only_when_all_of_it_is_known(site: Site) -> None:
+    """What nobody has answered yet is told beside the rows, or instead of them; for programs, too."""
+    around = site.sampler.around
+    around.asked = {"tasks", "schedule"}
+    around.troubles = {"schedule": "it cannot be read"}
+    told = "not known yet: the schedule, the workers, the set-up; load this page again"
+    for rows, each in enumerate(((), (holder(remaining=1.0),))):
+        site.show(*each)
+        for view in ("", "needs"):
+            page = site.get(view).parsed
+            assert told in page.text
+            assert "nothing: no dead holder" not in page.text
+            assert len(page.rows.get("needs", ())) == rows
+    assert site.get("needs.json").document["unknown"] == ["the schedule", "the workers", "the set-up"]
+    assert site.get("index.json").document["schedule"]["unknown"] == ["the schedule"]
+
+
+def test_whether_lines_stand_still_is_known_after_two_looks(site: Site) -> None:
+    """Unless the first one has seen no line that nobody holds."""
+    site.sampler.first = None
+    site.show(lines=[line()], free=frozenset("k"))
+    assert "not known yet: whether lines stand still; load" in site.get("needs").parsed.text
+    site.show(lines=[line()], free=frozenset("k"))
+    assert "nothing: no dead holder" in site.get("needs").parsed.text
+    site.sampler.first = None
+    site.show(holder(), lines=[line()])
+    assert "nothing: no dead holder" in site.get("needs").parsed.text
+
+
+def test_of_a_queue_without_a_consumer_the_oldest_call_counts(site: Site) -> None:
+    """One that was queued a moment ago may lie before it, with a higher priority."""
+    around = site.sampler.around
+    around.workers = WORKERS
+    around.queues = [Idle("mail", 2, ("new", "old"))]
+    site.show(*(holder(name, "queued", owner=name, age=age) for name, age in (("new", 1.0), ("old", 90.0))))
+    [need] = site.rows("needs")
+    assert (need["kind"], need["subject"]) == (LONG, "old")
 
 
 def test_a_line_stands_still_when_two_looks_in_a_row_find_it_free(site: Site) -> None:

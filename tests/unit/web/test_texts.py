@@ -79,7 +79,6 @@ def fill(site: Site, monkeypatch: Any, text: str) -> list[str]:
     store.refusals[held] = History((Refused(2, time.time(), time.time(), text, hold),), forced)
     around.workers = {text: frozenset({text})}
     around.queues = [Idle(text, 9, (key,))]
-    around.asked = {"workers", "schedule"}
     around.troubles = {"set-up": text}
     around.findings = [("warning", text)]
     skip = {"at": 1.0, "task_id": f"{FOREIGN}{text}", "state": None, "held_for": None, "in_a_row": 3}

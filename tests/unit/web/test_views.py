@@ -22,7 +22,6 @@ def filled(site: Site) -> Site:
         lines=[line("b", 2), line("d", 9, rank=0), line("e", 4, about="of bob")],
     )
     around = site.sampler.around
-    around.asked = {"workers", "schedule"}
     around.workers = {"w@a": frozenset()}
     dues = (("x", None), ("y", 1.0), ("z", 1.0))
     around.entries = as_now(entry(name, next_due=due) for name, due in dues)
@@ -210,7 +209,9 @@ def test_a_list_without_rows_says_so_when_that_is_known(lone: Site, view: str, n
     assert lone.get(f"{view}.json").document["at"] is None
     lone.show()
     if view == "schedule":
-        assert "not asked yet: load this page again" in lone.get(view).parsed.text
-        lone.sampler.around.asked.add("schedule")
+        lone.sampler.around.asked = set()
+        assert "not known yet: the schedule; load this page again" in lone.get(view).parsed.text
+        assert "beats: …" in lone.get().parsed.text
+        lone.sampler.around.asked = {"schedule"}
     assert nothing in lone.get(view).parsed.text
     assert lone.rows(view) == []
