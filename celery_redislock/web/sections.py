@@ -12,7 +12,7 @@ from celery_redislock.publishing.handle import Holder
 from celery_redislock.store.store import HELD
 from celery_redislock.web.markup import bar, tag, to_copy
 from celery_redislock.web.needs import SET_UP, Need, about, needs
-from celery_redislock.web.sample import Sample, is_in
+from celery_redislock.web.sample import Sample, has, is_in
 from celery_redislock.web.sampler import Event, Sampler
 
 #: What is wanted of a section: ``search`` and others, by name; and how many rows are looked for.
@@ -65,7 +65,7 @@ class Section(NamedTuple):
 def _fitting(rows: Sequence[Any], wanted: Wanted, most: int) -> tuple[int, Sequence[Any]]:
     """Return how many of these rows have the text that is searched for in them, and the first so many."""
     if word := wanted.get("search"):
-        rows = [row for row in rows if any(word in text for text in row if isinstance(text, str))]
+        rows = [row for row in rows if has(word, *row)]
     return len(rows), rows[:most]
 
 
@@ -159,7 +159,7 @@ def _held_cells(look: Look, holder: Holder) -> Sequence[object]:
 
 def _entries(look: Look, wanted: Wanted, most: int) -> tuple[int, Sequence[Mapping[str, Any]]]:
     word = wanted.get("search", "")
-    rows = [row for row in look.sampler.around.entries if word in f"{row['name']} {row['task']}"]
+    rows = [row for row in look.sampler.around.entries if has(word, row["name"], row["task"])]
     return len(rows), rows[:most]
 
 

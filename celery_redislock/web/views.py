@@ -6,16 +6,25 @@ from xml.etree.ElementTree import Element
 
 from celery_redislock.operating.held import ORDERS, STATES
 from celery_redislock.web.asked import Explainer
-from celery_redislock.web.markup import curve, opened, skips_by_others, tag, to_copy
-from celery_redislock.web.sampler import Sampler
+from celery_redislock.web.markup import add, curve, opened, skips_by_others, tag, to_copy
 from celery_redislock.web.sections import SECTIONS, Look, Section, Wanted
 
 #: Rows of a section on the page itself, and on a page of its own.
 AT_FIRST = 15
 PER_PAGE = 100
 
-#: What can be chosen from, by field.
-_CHOICES: Mapping[str, Sequence[str]] = {"state": STATES, "sort": [*ORDERS]}
+#: What can be chosen from, by field; and how the orders are told.
+CHOICES: Mapping[str, Sequence[str]] = {"state": (*STATES, "late"), "sort": [*ORDERS]}
+_ORDERS = {"remaining": "the soonest to end first", "key": "by key", "task": "by task"}
+
+#: Where the rows of a figure are: a section, and what is wanted of it.
+_ROWS: Mapping[str, tuple[str, Wanted]] = {
+    "running": ("held", {"state": "running"}),
+    "queued": ("held", {"state": "queued"}),
+    "in line": ("lines", {}),
+    "late": ("held", {"state": "late"}),
+    "skipped": ("happened", {}),
+}
 
 #: Labels of an explanation whose text is a command.
 _COMMANDS = ("free it", "free them")
@@ -30,7 +39,7 @@ def overview(look: Look) -> _View:
     workers = len(around.workers) if "workers" in around.asked else None
     figures = {**look.sampler.curve[-1][1], "workers": workers}
     document: dict[str, Any] = {"figures": figures}
-    elements = [_figures(look.sampler, figures)]
+    elements = [_figures(look, figures)]
     for section in SECTIONS.values():
         total, rows = section.find(look, {}, AT_FIRST)
         document[section.name] = _document(look, section, total, rows)
@@ -52,10 +61,13 @@ def listed(look: Look, section: Section, wanted: Wanted, page: int, *, has_form:
         for name, number in (("Page before", page - 1), ("Next page", page + 1))
         if number >= 1 and (number - 1) * PER_PAGE < total
     ]
-    told = tag("p", f"{total} in all, page {page}. ", *(part for link in links for part in (link, " ")))
+    chosen = "".join(f", {name} {wanted[name]}" for name in section.fields if name in wanted)
+    told = tag("p", f"{total} in all{chosen}, page {page}. ")
+    add(told, (part for link in links for part in (link, " ")))
     form = _form(look, section, wanted) if has_form else None
     nothing = "none fits" if total or wanted else section.nothing
-    return document, [_section(look, section._replace(nothing=nothing), rows, told, form)]
+    section = section._replace(nothing=nothing, hint=_ORDERS.get(wanted.get("sort", ""), section.hint))
+    return document, [_section(look, section, rows, told, form)]
 
 
 def explained(explainer: Explainer, link: Callable[..., str], question: str) -> _View:
@@ -79,7 +91,7 @@ def explained(explainer: Explainer, link: Callable[..., str], question: str) -> 
 def field(link: Callable[..., str], question: str) -> Element:
     """Return the field that asks why something does not run."""
     label = tag("label", "Why does it not run?", for_="q")
-    hint = "task 42, a task id, or a key"
+    hint = "shop.tasks.sync 42 · a task id · a key"
     text = tag(
         "input", id="q", name="q", value=question, placeholder=hint, maxlength=1000, autocomplete="off"
     )
@@ -91,8 +103,9 @@ def _document(look: Look, section: Section, total: int, rows: Sequence[Any]) -> 
     return {"total": total, "rows": [*map(section.document, rows)], "unknown": section.unknown(look)}
 
 
-def _figures(sampler: Sampler, figures: Mapping[str, int | None]) -> Element:
+def _figures(look: Look, figures: Mapping[str, int | None]) -> Element:
     tiles = []
+    sampler = look.sampler
     around = sampler.around
     points = [*sampler.curve]  # at once: the next look may end meanwhile
     for name, figure in figures.items():
@@ -100,7 +113,10 @@ def _figures(sampler: Sampler, figures: Mapping[str, int | None]) -> Element:
         told = f"{name}, from {numbers[0]} to {numbers[-1]}, at most {max(numbers)}"
         kind = "bad" if name == "late" and figure else None
         beats = len(around.beats) if "schedule" in around.asked else "…"
-        label = f"workers; beats: {beats}" if name == "workers" else name
+        label: object = f"workers; beats: {beats}"
+        if name in _ROWS:
+            section, wanted = _ROWS[name]
+            label = tag("a", name, href=look.link(section, **wanted))
         number = tag("b", "…" if figure is None else figure)
         tiles.append(tag("li", number, label, curve(numbers, told), class_=kind))
     return tag("ul", *tiles, class_="figures")
@@ -132,7 +148,7 @@ def _form(look: Look, section: Section, wanted: Wanted) -> Element:
     fields: list[Element] = []
     for name in section.fields:
         chosen = wanted.get(name, "")
-        if choices := _CHOICES.get(name):
+        if choices := CHOICES.get(name):
             choices = choices if name == "sort" else ["", *choices]
             options = [
                 tag("option", each or "all", value=each, selected="" if each == chosen else None)

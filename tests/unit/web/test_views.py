@@ -80,6 +80,9 @@ def test_the_page_itself_has_the_six_figures_and_the_sections_in_their_order(sit
         ("held", {"task": "shop."}, "ab"),
         ("held", {"task": "shop.", "sort": "remaining", "search": " "}, "ba"),
         ("held", {"search": "mail"}, "a"),
+        ("held", {"search": "MAIL"}, "a"),
+        ("held", {"task": "SHOP.Mail", "host": "WEB-2"}, "a"),
+        ("held", {"state": "late"}, ""),
         ("held", {"search": "first"}, "b"),
         ("held", {"search": "of ann"}, "b"),
         ("held", {"search": "12345"}, ""),
@@ -88,9 +91,12 @@ def test_the_page_itself_has_the_six_figures_and_the_sections_in_their_order(sit
         ("lines", {"search": "id of d"}, "d"),
         ("needs", {"search": "foreign"}, "c"),
         ("needs", {"search": "False"}, ""),
+        ("lines", {"search": "of BOB"}, "e"),
+        ("needs", {"search": "FOREIGN"}, "c"),
+        ("schedule", {"search": "Z"}, "z"),
         ("schedule", {"search": "z"}, "z"),
         ("schedule", {"search": "shop."}, "xyz"),
-        ("happened", {"search": "of eve"}, "c"),
+        ("happened", {"search": "of Eve"}, "c"),
         ("happened", {"search": "by ann"}, "b"),
     ],
 )
@@ -135,14 +141,52 @@ def test_a_long_list_has_pages(site: Site, page: str, number: int, shown: int, l
     "view", ["nonsense", "index", "held.xml", "held/x", "page.html", "../page.py", "web.py"]
 )
 def test_another_address_is_answered_with_404(site: Site, view: str) -> None:
-    answer = site.get(view)
-    assert (answer.status, answer.headers["Content-Type"]) == (404, "text/plain; charset=utf-8")
+    """With a page that leads back, and none of whose links leads there again."""
+    answer = site.get(view, script="/locks")
+    assert (answer.status, answer.headers["Content-Type"]) == (404, "text/html; charset=utf-8")
+    assert "There is no such page. To the page of the locks" in answer.parsed.text
+    hrefs = answer.parsed.values("href")
+    assert "/locks/" in hrefs
+    assert not [href for href in hrefs if f"/{view}" in href.removesuffix("index.json")]
+    assert site.get(f"{view}.json" if view != "index" else "x.json").status == 404
 
 
-def test_an_order_that_there_is_not_is_said_to_be_none(site: Site) -> None:
-    answer = site.get("held", sort="<b>")
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ({"sort": "<b>"}, "there is no order '<b>'; there are age, remaining, key, task"),
+        ({"state": "zzz"}, "there is no state 'zzz'; there are queued, running, period, hold, foreign, late"),
+    ],
+)
+def test_what_cannot_be_chosen_is_said_to_be_none(site: Site, query: Any, told: str) -> None:
+    answer = site.get("held", **query)
     assert answer.status == 400
-    assert "there is no order '<b>'; there are age, remaining, key, task" in answer.parsed.text
+    assert told in answer.parsed.text
+
+
+def test_a_figure_leads_to_its_rows(site: Site) -> None:
+    site.show(holder("a", remaining=1.0), holder("b"), holder("c", "queued"), lines=[line("b", 1)])
+    hrefs = site.get(script="/locks").parsed.values("href")
+    for name, href in (
+        ("running", "held?state=running"),
+        ("queued", "held?state=queued"),
+        ("in line", "lines"),
+        ("late", "held?state=late"),
+    ):
+        assert f"/locks/{href}" in hrefs
+        view, _, query = href.partition("?state=")
+        found = site.get(f"{view}.json", **({"state": query} if query else {})).document
+        assert found["total"] == site.get("index.json").document["figures"][name] > 0
+    assert "/locks/happened" in hrefs
+
+
+def test_a_list_says_by_what_it_is_narrowed_and_sorted(site: Site) -> None:
+    """Also where it refreshes, which has no fields."""
+    assert "Held oldest first" in site.get("held").parsed.text
+    page = site.get("held", sort="remaining", state="queued", search="ANN", refresh=1).parsed
+    assert "oldest first" not in page.text
+    assert "Held the soonest to end first" in page.text
+    assert "1 in all, search ANN, state queued, sort remaining, page 1." in page.text
 
 
 @pytest.mark.parametrize("script", ["", "/admin/locks", "/ad\"min'/lö".encode().decode("latin-1")])
