@@ -165,11 +165,14 @@ def _entries(look: Look, wanted: Wanted, most: int) -> tuple[int, Sequence[Mappi
 
 def _entry_cells(look: Look, row: Mapping[str, Any]) -> Sequence[object]:
     name = tag("a", row["name"], href=look.link("explain", q=shlex.quote(row["task"] or row["name"])))
-    times = (row[key] and telling.briefly(row[key]) for key in ("last_sent", "next_due"))
+    last, due = (row[key] and telling.briefly(row[key]) for key in ("last_sent", "next_due"))
+    if row["next_due"] and row["next_due"] < time.time() and not row["overdue"]:
+        due = "due now"  # it was not yet, when beats were asked
     return (
         name,
         row["schedule"] or "-",
-        *(time or "-" for time in times),
+        last or "-",
+        due or "-",
         row["beat"] or "-",
         row["told"],
     )

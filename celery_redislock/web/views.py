@@ -126,7 +126,9 @@ def _section(
     look: Look, section: Section, rows: Sequence[Any], after: Element | None, before: Element | None = None
 ) -> Element:
     """Return a section: its title, a form before it, its rows, and what comes after."""
-    title = tag("h2", section.title, " ", tag("span", section.hint, class_="dim"), id=section.name)
+    age = look.sampler.around.age(section.name)
+    hint = section.hint if age is None else f"{section.hint}, asked {age:.0f} s ago"
+    title = tag("h2", section.title, " ", tag("span", hint, class_="dim"), id=section.name)
     unknown = section.unknown(look)
     told = f"not known yet: {', '.join(unknown)}; load this page again" if unknown else None
     if not rows:

@@ -54,8 +54,9 @@ def idle(site: Site, *, ids: Any = ("t0", "t1"), **more: Any) -> None:
     queued(site, workers=WORKERS, queues=[Idle("mail", 9, ids)], **more)
 
 
-def scheduled(site: Site, **more: Any) -> None:
-    site.sampler.around.entries = as_now([entry(**more)])
+def scheduled(site: Site, *, sending_for: float | None = None, **more: Any) -> None:
+    since = None if sending_for is None else time.time() - sending_for
+    site.sampler.around.entries = as_now([entry(sending_since=since, **more)])
 
 
 def skips(in_a_row: int) -> dict[str, Any]:
@@ -95,7 +96,7 @@ LONG = "queued for long"
         (idle, {"ids": ()}, {"age": 9.0}, LONG, "9 messages lie in the queue mail", WORKER),
         (scheduled, {"last_skip": skips(2)}, {"last_skip": skips(1)}, "schedule", "2 skipped in a", OF_TASK),
         (scheduled, {"next_due": 1.0}, {"next_due": 1.0, "paused": True}, "schedule", "overdue", OF_TASK),
-        (scheduled, {"sending_since": 1.0}, {}, "schedule", "sending since 19", OF_TASK),
+        (scheduled, {"sending_for": 61.0}, {"sending_for": 9.0}, "schedule", "sending since", OF_TASK),
         (found, {"level": "warning"}, {"level": "note"}, "set-up", "it may be evicted", DOCTOR),
         (found, {"level": "error"}, {"level": "ok"}, "set-up", "it may be evicted", DOCTOR),
     ],
@@ -154,6 +155,23 @@ def test_of_a_queue_without_a_consumer_the_oldest_call_counts(site: Site) -> Non
     site.show(*(holder(name, "queued", owner=name, age=age) for name, age in (("new", 1.0), ("old", 90.0))))
     [need] = site.rows("needs")
     assert (need["kind"], need["subject"]) == (LONG, "old")
+
+
+def test_a_full_line_is_told_however_many_are_longer(site: Site) -> None:
+    full(site, length=3)
+    longer = [line(f"k{number}", 9, task="shop.other") for number in range(150)]
+    site.show(lines=[*longer, line("full", 3)])
+    assert [need["subject"] for need in site.rows("needs")] == ["full"]
+
+
+def test_of_a_foreign_lock_is_told_what_it_says_of_itself(site: Site) -> None:
+    """And the beginning of its value, from which one may know it."""
+    site.show(holder(state="foreign", owner="nightly.sh on web-9", ttl=None))
+    [need] = site.rows("needs")
+    assert need["told"] == (
+        "another program's lock, whose value begins with 'nightly.…', shop.sync, on web-1:7, for 0:01:30, "
+        "free in 29.0 s; release it if that program is gone"
+    )
 
 
 def test_a_line_stands_still_when_two_looks_in_a_row_find_it_free(site: Site) -> None:

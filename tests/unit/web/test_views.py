@@ -244,6 +244,24 @@ def test_head_is_answered_without_a_body(site: Site, view: str) -> None:
     assert abs(int(answer.headers["Content-Length"]) - len(wanted.body)) < 100  # ages change
 
 
+def test_the_schedule_says_how_old_it_is_and_what_is_due_now(site: Site) -> None:
+    """Beats are asked seldom: what was to come then is due meanwhile, and not late."""
+    around = site.sampler.around
+    around._asked_at["schedule"] = time.monotonic() - 12.0
+    now = time.time()
+    around.entries = [
+        *as_now([entry("late", next_due=1.0)]),
+        *as_now([entry("to come", next_due=now + 90.0)]),
+    ]
+    around.entries += [{**row, "next_due": now - 28.0} for row in around.entries[1:]]
+    page = site.get("schedule").parsed
+    assert "what beats share, asked 12 s ago" in page.text
+    late, coming, due = (cells[3] for cells in page.rows["schedule"])
+    assert late.endswith(" ago")
+    assert coming == "in 1 min"
+    assert due == "due now"
+
+
 @pytest.mark.parametrize(
     ("view", "nothing"),
     [("lines", "nobody waits in line"), ("held", "no lock is held"), ("schedule", "no entries")],
