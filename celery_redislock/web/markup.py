@@ -11,6 +11,10 @@ from celery_redislock.wire.connection import mask_password
 #: Characters of a text that are shown.
 LONGEST = 400
 
+#: Characters of a command, which is told whole or not at all; and the keys of documents that have one.
+LONGEST_COMMAND = 4000
+COMMANDS = ("command", "release_command")
+
 #: Characters of a foreign lock's value that are shown.
 SHOWN_OF_VALUE = 8
 
@@ -27,6 +31,12 @@ def shown(text: object, most: int = LONGEST) -> str:
     return whole if len(whole) <= most else f"{whole[: most - 1]}…"
 
 
+def shown_command(command: str) -> str:
+    """Return a command as the page shows it: one that is cut would be another one."""
+    text = shown(command, LONGEST_COMMAND)
+    return text if len(text) < LONGEST_COMMAND else "too long to be shown: list --json tells the whole key"
+
+
 def short(value: str) -> str:
     """Return the beginning of a foreign lock's value: who knows it all can release that lock."""
     return value if len(value) <= SHOWN_OF_VALUE else f"{value[:SHOWN_OF_VALUE]}…"
@@ -41,7 +51,11 @@ def opened(value: Any, values: Collection[str] = ()) -> Any:
         value = as_json(value)
     if isinstance(value, Mapping):
         values = [*values, value["owner"]] if value.get("state") == "foreign" else values
-        return {shown(key): opened(each, values) for key, each in value.items() if key != "token"}
+        return {
+            shown(key): shown_command(each) if key in COMMANDS and each else opened(each, values)
+            for key, each in value.items()
+            if key != "token"
+        }
     if isinstance(value, list | tuple):
         return [opened(each, values) for each in value]
     if isinstance(value, str):
@@ -101,4 +115,8 @@ def curve(numbers: Sequence[int], label: str) -> Element:
 
 def to_copy(command: str) -> Element | None:
     """Return a command; a click on it selects it all."""
-    return tag("code", command, class_="copy") if command else None
+    if not command:
+        return None
+    code = tag("code", class_="copy")
+    code.text = shown_command(command)
+    return code

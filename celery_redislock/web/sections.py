@@ -10,6 +10,7 @@ from celery_redislock.operating import telling
 from celery_redislock.operating.server import Place
 from celery_redislock.publishing.handle import Holder
 from celery_redislock.store.store import HELD
+from celery_redislock.web.guard import LONGEST_QUERY
 from celery_redislock.web.markup import bar, tag, to_copy
 from celery_redislock.web.needs import SET_UP, Need, about, needs
 from celery_redislock.web.sample import Sample, has, is_in
@@ -70,8 +71,10 @@ def _fitting(rows: Sequence[Any], wanted: Wanted, most: int) -> tuple[int, Seque
 
 
 def key_link(look: Look, key: str) -> object:
-    """Return a link to what explains a key."""
-    return tag("a", key, href=look.link("explain", q=shlex.quote(key)), class_="key")
+    """Return a link to what explains a key; none where its address would be refused."""
+    href = look.link("explain", q=shlex.quote(key))
+    is_short = len(href) <= LONGEST_QUERY
+    return tag("a" if is_short else "span", key, href=href if is_short else None, class_="key")
 
 
 def _needs(look: Look, wanted: Wanted, most: int) -> tuple[int, Sequence[Need]]:

@@ -78,9 +78,8 @@ def explained(explainer: Explainer, link: Callable[..., str], question: str) -> 
     values += [skip["task_id"] for skip in skips_by_others(found.document["schedule"])]
     rows = tag("dl")
     for label, text in found.rows:
-        told = opened(text, values)
         rows.append(tag("dt", label))
-        rows.append(tag("dd", to_copy(told) if label in _COMMANDS else told))
+        rows.append(tag("dd", to_copy(text) if label in _COMMANDS else opened(text, values)))
     told = asked.to_come or f"As it was {asked.age:.0f} s ago, workers, queues and the schedule included."
     again = tag("a", "Load again", href=link("explain", q=question))
     document = {**found.document, "to_come": asked.to_come or None}
