@@ -16,6 +16,9 @@ from celery_redislock.web.needs import SET_UP, Need, about, needs
 from celery_redislock.web.sample import Sample, has, is_in
 from celery_redislock.web.sampler import Event, Sampler
 
+#: Characters of a key that stays in one line.
+SHORT_KEY = 28
+
 #: What is wanted of a section: ``search`` and others, by name; and how many rows are looked for.
 Wanted = Mapping[str, str]
 
@@ -33,7 +36,7 @@ class Section(NamedTuple):
 
     Attributes:
         name: as addresses have it; ``title`` and ``hint`` for people.
-        head: its columns; those that a narrow screen has no room for begin with a ``-``.
+        head: its columns.
         find: returns how many rows fit what is wanted, and the first so many.
         document: of a row, for programs; ``cells``: for people.
         fields: what can be wanted, beside the page.
@@ -73,8 +76,9 @@ def _fitting(rows: Sequence[Any], wanted: Wanted, most: int) -> tuple[int, Seque
 def key_link(look: Look, key: str) -> object:
     """Return a link to what explains a key; none where its address would be refused."""
     href = look.link("explain", q=shlex.quote(key))
+    kind = "key" if len(key) > SHORT_KEY else "key unbroken"
     is_short = len(href) <= LONGEST_QUERY
-    return tag("a" if is_short else "span", key, href=href if is_short else None, class_="key")
+    return tag("a" if is_short else "span", key, href=href if is_short else None, class_=kind)
 
 
 def _needs(look: Look, wanted: Wanted, most: int) -> tuple[int, Sequence[Need]]:
@@ -210,17 +214,17 @@ SECTIONS = {
         ),
         Section(
             "lines", "Lines", "who waits, longest first",
-            ("key", "now", "waiting", "-first in line", "-waits for", "-limit, rate, time"), _lines,
+            ("key", "now", "waiting", "first in line", "waits for", "limit, rate, time"), _lines,
             Place.document, _line_cells, nothing="nobody waits in line",
         ),
         Section(
             "held", "Held", "oldest first",
-            ("key", "about", "state", "-for", "-where", "-next renewal, or end"), _held, telling.as_json,
+            ("key", "about", "state", "for", "where", "next renewal, or end"), _held, telling.as_json,
             _held_cells, ("search", "state", "task", "host", "sort"), "no lock is held",
         ),
         Section(
             "schedule", "Schedule", "what beats share",
-            ("entry", "-schedule", "last sent", "next", "-by", "state"), _entries, dict, _entry_cells,
+            ("entry", "schedule", "last sent", "next", "by", "state"), _entries, dict, _entry_cells,
             nothing="no entries", asks=("schedule",),
         ),
         Section(

@@ -132,16 +132,16 @@ def _section(
     told = f"not known yet: {', '.join(unknown)}; load this page again" if unknown else None
     if not rows:
         return tag("section", title, before, tag("p", told or section.nothing, class_="dim"), after)
-    kinds = ["wide" if name.startswith("-") else None for name in section.head]
-    names = [name.lstrip("-") for name in section.head]
-    head = [tag("th", name, scope="col", class_=kind) for name, kind in zip(names, kinds, strict=True)]
-    body = [_row(section.cells(look, row), kinds) for row in rows]
+    head = [tag("th", name, scope="col") for name in section.head]
+    body = [_row(section, section.cells(look, row)) for row in rows]
     table = tag("table", tag("thead", tag("tr", *head)), tag("tbody", *body), aria_labelledby=section.name)
     return tag("section", title, before, table, told and tag("p", told, class_="warn"), after)
 
 
-def _row(cells: Sequence[object], kinds: Sequence[str | None]) -> Element:
-    return tag("tr", *(tag("td", cell, class_=kind) for cell, kind in zip(cells, kinds, strict=True)))
+def _row(section: Section, cells: Sequence[object]) -> Element:
+    """Return a row; where the window is narrow, each cell stands below the other, behind its column's name."""
+    named = zip(section.head, cells, strict=True)
+    return tag("tr", *(tag("td", cell, data_name=name) for name, cell in named))
 
 
 def _form(look: Look, section: Section, wanted: Wanted) -> Element:

@@ -47,6 +47,19 @@ def test_a_list_has_the_same_rows_for_people_and_for_programs(site: Site, view: 
     assert [{**row}.keys() for row in overview[view]["rows"]] == [{**row}.keys() for row in document["rows"]]
 
 
+def test_each_cell_has_the_name_of_its_column_for_narrow_windows(site: Site) -> None:
+    """There cells stand below each other, and none is left out."""
+    for view in LISTS:
+        assert site.get(view).parsed.values("data-name") == [*SECTIONS[view].head] * 3
+    assert b"attr(data-name)" in site.get("style.css").body
+
+
+def test_a_short_key_stays_in_one_line(site: Site) -> None:
+    site.show(holder("k" * 28), holder("l" * 29))
+    kinds = [kind for kind in site.get("held").parsed.values("class") if kind.startswith("key")]
+    assert kinds == ["key unbroken", "key"]
+
+
 def test_the_page_itself_has_the_six_figures_and_the_sections_in_their_order(site: Site) -> None:
     document = site.get("index.json").document
     names = ["running", "queued", "in line", "late", "skipped", "workers"]
