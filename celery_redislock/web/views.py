@@ -139,7 +139,7 @@ def _section(
 
 
 def _row(section: Section, cells: Sequence[object]) -> Element:
-    """Return a row; where the window is narrow, each cell stands below the other, behind its column's name."""
+    """Return a row, in whose cells narrow windows find the names of their columns."""
     named = zip(section.head, cells, strict=True)
     return tag("tr", *(tag("td", cell, data_name=name) for name, cell in named))
 
