@@ -106,12 +106,12 @@ def _grouped(holders: Iterable[Holder], by: str) -> dict[str, list[Holder]]:
 def is_in(word: str, holder: Holder) -> bool:
     """Whether a text is in what is told of a holder."""
     owner = None if holder.state == "foreign" else holder.owner
-    return has(word, holder.key, holder.task, owner, holder.about)
+    return has(word, f"{holder.key}\n{holder.task or ''}\n{owner or ''}\n{holder.about or ''}")
 
 
-def has(word: str, *texts: object) -> bool:
-    """Whether a text is in one of these, in small letters or large ones."""
-    return word.casefold() in "\n".join(text for text in texts if isinstance(text, str)).casefold()
+def has(word: str, text: str | None) -> bool:
+    """Whether a text is in another one, in small letters or large ones."""
+    return text is not None and word.casefold() in text.casefold()
 
 
 def sample_of(at: float, holders: Iterable[Holder], lines: Iterable[Place], **more: Any) -> Sample:

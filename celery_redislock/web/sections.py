@@ -69,7 +69,7 @@ class Section(NamedTuple):
 def _fitting(rows: Sequence[Any], wanted: Wanted, most: int) -> tuple[int, Sequence[Any]]:
     """Return how many of these rows have the text that is searched for in them, and the first so many."""
     if word := wanted.get("search"):
-        rows = [row for row in rows if has(word, *row)]
+        rows = [row for row in rows if any(has(word, text) for text in row if isinstance(text, str))]
     return len(rows), rows[:most]
 
 
@@ -166,7 +166,7 @@ def _held_cells(look: Look, holder: Holder) -> Sequence[object]:
 
 def _entries(look: Look, wanted: Wanted, most: int) -> tuple[int, Sequence[Mapping[str, Any]]]:
     word = wanted.get("search", "")
-    rows = [row for row in look.sampler.around.entries if has(word, row["name"], row["task"])]
+    rows = [row for row in look.sampler.around.entries if has(word, f"{row['name']} {row['task']}")]
     return len(rows), rows[:most]
 
 
@@ -219,7 +219,7 @@ SECTIONS = {
         ),
         Section(
             "held", "Held", "oldest first",
-            ("key", "about", "state", "for", "where", "next renewal, or end"), _held, telling.as_json,
+            ("key", "about", "state", "for", "where", "renewal, or end"), _held, telling.as_json,
             _held_cells, ("search", "state", "task", "host", "sort"), "no lock is held",
         ),
         Section(
