@@ -53,6 +53,10 @@ class Around:
         """The beats that have sent what is not overdue."""
         return sorted({row["beat"] for row in self.entries if row["beat"] and not row["overdue"]})
 
+    def age(self, what: str) -> float | None:
+        """Return how many seconds ago this was asked; ``None``: never."""
+        return time.monotonic() - self._asked_at[what] if what in self._asked_at else None
+
     def ask(self) -> None:
         """Ask what is due, and return at once."""
         if self._thread is None or not self._thread.is_alive():

@@ -12,6 +12,10 @@ from celery_redislock.wire.connection import mask_password
 #: Characters of a text that are shown.
 LONGEST = 400
 
+#: Characters of a command, which is told whole or not at all; and the keys of documents that have one.
+LONGEST_COMMAND = 4000
+COMMANDS = ("command", "release_command")
+
 #: Points of a curve, and its size.
 POINTS = 60
 WIDTH = 120
@@ -25,6 +29,12 @@ def shown(text: object, most: int = LONGEST) -> str:
     return whole if len(whole) <= most else f"{whole[: most - 1]}…"
 
 
+def shown_command(command: str) -> str:
+    """Return a command as the page shows it: one that is cut would be another one."""
+    text = shown(command, LONGEST_COMMAND)
+    return text if len(text) < LONGEST_COMMAND else "too long to be shown: list --json tells the whole key"
+
+
 def opened(value: Any, values: Collection[str] = ()) -> Any:
     """Return a document, or a text of one, as anybody may see it: without tokens and passwords, and bounded.
 
@@ -34,7 +44,11 @@ def opened(value: Any, values: Collection[str] = ()) -> Any:
         value = as_json(value)
     if isinstance(value, Mapping):
         values = [*values, value["owner"]] if value.get("state") == "foreign" else values
-        return {shown(key): opened(each, values) for key, each in value.items() if key != "token"}
+        return {
+            shown(key): shown_command(each) if key in COMMANDS and each else opened(each, values)
+            for key, each in value.items()
+            if key != "token"
+        }
     if isinstance(value, list | tuple):
         return [opened(each, values) for each in value]
     if isinstance(value, str):
@@ -94,4 +108,8 @@ def curve(numbers: Sequence[int], label: str) -> Element:
 
 def to_copy(command: str) -> Element | None:
     """Return a command; a click on it selects it all."""
-    return tag("code", command, class_="copy") if command else None
+    if not command:
+        return None
+    code = tag("code", class_="copy")
+    code.text = shown_command(command)
+    return code

@@ -2,13 +2,16 @@
 
 import math
 import shlex
+import time
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 from typing import NamedTuple
 
 from celery_redislock.declaring.declaration import declaration_of, is_unique
 from celery_redislock.exceptions import RedisLockError
 from celery_redislock.operating import telling
+from celery_redislock.operating.held import ORDERS
 from celery_redislock.operating.server import LockServer
 from celery_redislock.publishing.handle import Holder
 from celery_redislock.store.store import short
@@ -17,6 +20,9 @@ from celery_redislock.web.sample import Sample
 
 #: Seconds after which a queued call is told that lies in a queue without a consumer, or has no worker at all.
 QUEUED_FOR_LONG = 60.0
+
+#: Seconds after which an entry is told that a beat has begun to send.
+SENDING_FOR_LONG = 60.0
 
 #: Ticks skipped one after the other, from which on an entry is told.
 IN_A_ROW = 2
@@ -97,18 +103,21 @@ def _foreign(server: LockServer, sample: Sample) -> Iterator[Need]:
         end = f"free in {telling.duration(holder.remaining)}"
         if holder.remaining == float("inf"):
             end = "without an end"
-        told = (
-            f"another program's lock, {end}{behind(sample, holder.key)}; release it if that program is gone"
-        )
+        said = [f"another program's lock, whose value begins with {short(holder.owner)!r}"]
+        said += [holder.task] if holder.task else []
+        said += [f"on {telling.process(holder)}"] if holder.host else []
+        said += [f"for {telling.duration(telling.age(holder))}"] if holder.since else []
+        told = f"{', '.join([*said, end])}{behind(sample, holder.key)}; release it if that program is gone"
         yield Need("foreign lock", holder.key, told, server.release_command(holder.key), is_bad=False)
 
 
 def _full(server: LockServer, sample: Sample) -> Iterator[Need]:
-    for line in sample.lines[:MOST]:
-        if line.length >= _most_waiting(server, line.waiter.task):
-            told = f"{line.length} wait, as many as lock_max_waiting lets: what comes now is retried later"
-            remedy = explaining(server, line.waiter.key)
-            yield Need("line is full", line.waiter.key, told, remedy, is_bad=False)
+    most = {task: _most_waiting(server, task) for task in {line.waiter.task for line in sample.lines}}
+    full = (line for line in sample.lines if line.length >= most[line.waiter.task])
+    for line in islice(full, MOST):
+        told = f"{line.length} wait, as many as lock_max_waiting lets: what comes now is retried later"
+        remedy = explaining(server, line.waiter.key)
+        yield Need("line is full", line.waiter.key, told, remedy, is_bad=False)
 
 
 def _most_waiting(server: LockServer, name: str | None) -> float:
@@ -130,7 +139,8 @@ def _idle(server: LockServer, sample: Sample, around: Around) -> Iterator[Need]:
         yield Need("queued for long", oldest.key, told, explaining(server, oldest.key))
         return
     for queue in around.queues:
-        first = next((sample.queued[task_id] for task_id in queue.ids if task_id in sample.queued), None)
+        known = (sample.queued[task_id] for task_id in queue.ids if task_id in sample.queued)
+        first = min(known, key=ORDERS["age"], default=None)
         if queue.ids and (first is None or not _is_old(first)):
             continue
         told = f"{queue.length} messages lie in the queue {queue.name}, which no worker consumes: start one"
@@ -148,7 +158,8 @@ def _entries(server: LockServer, around: Around) -> Iterator[Need]:
     for row in around.entries[:MOST]:
         skip = row["last_skip"]
         in_a_row = skip["in_a_row"] if skip else 0
-        if in_a_row >= IN_A_ROW or row["overdue"] or row["sending_since"]:
+        is_stuck = time.time() - (row["sending_since"] or math.inf) > SENDING_FOR_LONG
+        if in_a_row >= IN_A_ROW or row["overdue"] or is_stuck:
             remedy = explaining(server, row["task"] or row["name"])
             yield Need("schedule", row["name"], row["told"], remedy, is_bad=False)
 

@@ -15,7 +15,6 @@ from xml.etree.ElementTree import Element, tostring
 
 from celery_redislock.exceptions import RedisLockError
 from celery_redislock.operating import telling
-from celery_redislock.operating.held import ORDERS
 from celery_redislock.operating.server import LockServer, Trouble
 from celery_redislock.web import views
 from celery_redislock.web.asked import Busy, Explainer
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
 
 #: Parts of a query that are read.
 MOST_PARTS = 20
-
-_TEXT = "text/plain; charset=utf-8"
 
 _Answer = tuple[HTTPStatus, str, str]
 
@@ -74,6 +71,10 @@ class Request:
         return f"{self._base}/{view}" + (f"?{urlencode(wanted, errors='replace')}" if wanted else "")
 
 
+class _NoSuchPage(Exception):  # noqa: N818  a sentence
+    """No view has this address."""
+
+
 class _Page:
     """The application."""
 
@@ -91,12 +92,15 @@ class _Page:
     def _answer(self, request: Request) -> _Answer:
         if request.view == "style.css":
             return HTTPStatus.OK, "text/css; charset=utf-8", _packaged("style.css")
-        if request.view not in {"", "explain", *SECTIONS}:
-            return HTTPStatus.NOT_FOUND, _TEXT, "There is no such page.\n"
         self._sampler.wake()
         status = HTTPStatus.OK
         try:
             document, elements = self._viewed(request)
+        except _NoSuchPage as error:
+            home = tag("a", "To the page of the locks", href=request.link())
+            document, elements = {"error": str(error)}, [tag("p", error, " ", home)]
+            request.view = ""  # whose other forms are offered
+            status = HTTPStatus.NOT_FOUND
         except (RedisLockError, Trouble) as error:
             document, elements = {"error": str(error)}, [tag("p", error, class_="bad", role="alert")]
             is_later = isinstance(error, RedisLockError | Busy)
@@ -107,6 +111,8 @@ class _Page:
 
     def _viewed(self, request: Request) -> tuple[Mapping[str, Any], Sequence[Element]]:
         sampler = self._sampler
+        if request.view not in {"", "explain", *SECTIONS}:
+            raise _NoSuchPage("There is no such page.")
         if request.view == "explain":
             return views.explained(self._explainer, request.link, request.query.get("q", ""))
         if sampler.last is None:
@@ -116,8 +122,10 @@ class _Page:
             return views.overview(look)
         section = SECTIONS[request.view]
         wanted = {name: request.query[name] for name in section.fields if name in request.query}
-        if wanted.get("sort", "age") not in ORDERS:
-            raise Trouble(f"there is no order {wanted['sort']!r}; there are {', '.join(ORDERS)}")
+        for name, choices in views.CHOICES.items():
+            if wanted.get(name, choices[0]) not in choices:
+                kind = "order" if name == "sort" else name
+                raise Trouble(f"there is no {kind} {wanted[name]!r}; there are {', '.join(choices)}")
         return views.listed(look, section, wanted, request.page, has_form=not request.refreshes)
 
     def _as_json(self, document: Mapping[str, Any]) -> str:

@@ -72,15 +72,15 @@ class Sample:
     def chosen(self, wanted: Mapping[str, str], most: int) -> tuple[int, Sequence[Holder]]:
         """Return how many holders fit, and the first so many of them, sorted.
 
-        ``wanted``: ``state``; ``task`` and ``host``, and ``search`` in keys, tasks, owners and descriptions:
-        texts that must be in there; ``sort``.
+        ``wanted``: ``state``, which may be ``late``; ``task`` and ``host``, and ``search`` in keys, tasks,
+        owners and descriptions: texts that must be in there; ``sort``.
         """
         found: Iterable[Holder] = self.holders
         if state := wanted.get("state"):
-            found = self.by_state.get(state, ())
+            found = self.late if state == "late" else self.by_state.get(state, ())
         for name in ("task", "host"):
             if word := wanted.get(name):
-                found = [one for one in found if word in (getattr(one, name) or "")]
+                found = [one for one in found if has(word, getattr(one, name))]
         if word := wanted.get("search"):
             found = [one for one in found if is_in(word, one)]
         found = found if isinstance(found, Sequence) else [*found]
@@ -106,7 +106,12 @@ def _grouped(holders: Iterable[Holder], by: str) -> dict[str, list[Holder]]:
 def is_in(word: str, holder: Holder) -> bool:
     """Whether a text is in what is told of a holder."""
     owner = None if holder.state == "foreign" else holder.owner
-    return any(word in text for text in (holder.key, holder.task, owner, holder.about) if text)
+    return has(word, f"{holder.key}\n{holder.task or ''}\n{owner or ''}\n{holder.about or ''}")
+
+
+def has(word: str, text: str | None) -> bool:
+    """Whether a text is in another one, in small letters or large ones."""
+    return text is not None and word.casefold() in text.casefold()
 
 
 def sample_of(at: float, holders: Iterable[Holder], lines: Iterable[Place], **more: Any) -> Sample:

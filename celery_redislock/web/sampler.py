@@ -37,12 +37,16 @@ MOST_POINTS = 720
 
 
 class Event(NamedTuple):
-    """Something that happened since the page's process began; ``what``, to which key or task, in words."""
+    """Something that happened since the page's process began: ``what``, to which key or task, in words.
+
+    Of each task what happened last to a key is kept.
+    """
 
     at: float
     what: str
     subject: str
     told: str
+    task: str = ""
 
 
 class Cost:
@@ -98,7 +102,7 @@ class Sampler:
         self.last: Sample | None = None
         self.around = Around(self.server)
         self.trouble = ""
-        self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
+        self.events: list[Event] = []
         self.curve: deque[tuple[float, Mapping[str, int]]] = deque(maxlen=MOST_POINTS)
         self.rest = REST
         self._refused_by: float | None = None  # by the lock server's clock, which may be another one
@@ -161,10 +165,12 @@ class Sampler:
             at, [*holders, *found], lines, counts=counts, rates=rates, unserved=self.server.unserved(lines),
             free=headless, headless=headless & (before.free if before else frozenset()),
         )  # fmt: skip
-        if before is not None:
-            events += _counted(before, sample)
-        self.events.extendleft(sorted(events))
         self.first = self.first or Sample(at, counts=counts)
+        if before is not None:
+            events += _counted(self.first, before, sample)
+        latest = {_of_what(event): event for event in sorted(events)}
+        others = [event for event in self.events if _of_what(event) not in latest]
+        self.events = [*reversed(latest.values()), *others][:MOST_EVENTS]
         # Derived now, for all who look.
         sample.by_key, sample.queued  # noqa: B018
         self.curve.append((at, sample.figures(self.first, len(self.around.workers))))
@@ -179,9 +185,11 @@ class Sampler:
                 return
             for each in latest:
                 about = each.hold.facts.get("about")
-                told = f"{each.hold.facts.get('task')}{f', {about}' if about else ''}: held by {each.holder}"
+                task = str(each.hold.facts.get("task"))
+                times = f", {each.times} times in the last hour" if each.times > 1 else ""
+                told = f"{task}{f', {about}' if about else ''}: held by {each.holder}{times}"
                 waits = each.hold.facts.get("on_conflict") in WAITING
-                yield Event(each.last, "had to wait" if waits else "skipped", key, told)
+                yield Event(each.last, "had to wait" if waits else "skipped", key, told, task)
 
 
 def _may_start(place: Place, now: float) -> bool:
@@ -190,13 +198,18 @@ def _may_start(place: Place, now: float) -> bool:
     return place.rank == 1 and waiter.state != HELD and (waiter.due is None or waiter.due < now)
 
 
-def _counted(before: Sample, now: Sample) -> Iterator[Event]:
-    """Yield what was counted of tasks between two looks."""
+def _counted(first: Sample, before: Sample, now: Sample) -> Iterator[Event]:
+    """Yield what was counted of tasks between two looks, and how often it was since the first one."""
     for what in ("lost", "restored"):
-        known = before.counted(what)
         for task, number in now.counted(what).items():
-            if (more := number - known.get(task, 0)) > 0:
-                yield Event(now.at, what, task, f"{more} times since the look before")
+            if number > before.counted(what).get(task, 0):
+                times = number - first.counted(what).get(task, 0)
+                yield Event(now.at, what, task, f"{times} times since this page's process began")
+
+
+def _of_what(event: Event) -> tuple[str, ...]:
+    """Return what tells one event from others that are worth a row."""
+    return event.what, event.subject, event.task
 
 
 def _cpu(store: LockStore) -> float:

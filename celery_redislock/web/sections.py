@@ -10,10 +10,14 @@ from celery_redislock.operating import telling
 from celery_redislock.operating.server import Place
 from celery_redislock.publishing.handle import Holder
 from celery_redislock.store.store import HELD
+from celery_redislock.web.guard import LONGEST_QUERY
 from celery_redislock.web.markup import bar, tag, to_copy
 from celery_redislock.web.needs import SET_UP, Need, about, needs
-from celery_redislock.web.sample import Sample, is_in
+from celery_redislock.web.sample import Sample, has, is_in
 from celery_redislock.web.sampler import Event, Sampler
+
+#: Characters of a key that stays in one line.
+SHORT_KEY = 28
 
 #: What is wanted of a section: ``search`` and others, by name; and how many rows are looked for.
 Wanted = Mapping[str, str]
@@ -32,11 +36,12 @@ class Section(NamedTuple):
 
     Attributes:
         name: as addresses have it; ``title`` and ``hint`` for people.
-        head: its columns; those that a narrow screen has no room for begin with a ``-``.
+        head: its columns.
         find: returns how many rows fit what is wanted, and the first so many.
         document: of a row, for programs; ``cells``: for people.
         fields: what can be wanted, beside the page.
-        nothing: what is said where there are none; ``asks``: what must have been asked before that is said.
+        nothing: what is said where there are none.
+        asks: what must have been answered before that is said; ``twice``: what two looks must have seen.
     """
 
     name: str
@@ -48,19 +53,32 @@ class Section(NamedTuple):
     cells: Callable[[Look, Any], Sequence[object]]
     fields: Sequence[str] = ("search",)
     nothing: str = "none"
-    asks: str = ""
+    asks: Sequence[str] = ()
+    twice: str = ""
+
+    def unknown(self, look: Look) -> list[str]:
+        """Return what is not known yet, so that there may be more rows."""
+        around = look.sampler.around
+        answered = around.asked.difference(around.troubles)
+        said = [f"the {what}" for what in self.asks if what not in answered]
+        first = look.sampler.first
+        is_first = first is not None and first.at == look.sample.at
+        return [*said, self.twice] if self.twice and is_first and look.sample.free else said
 
 
 def _fitting(rows: Sequence[Any], wanted: Wanted, most: int) -> tuple[int, Sequence[Any]]:
     """Return how many of these rows have the text that is searched for in them, and the first so many."""
     if word := wanted.get("search"):
-        rows = [row for row in rows if any(word in text for text in row if isinstance(text, str))]
+        rows = [row for row in rows if any(has(word, text) for text in row if isinstance(text, str))]
     return len(rows), rows[:most]
 
 
 def key_link(look: Look, key: str) -> object:
-    """Return a link to what explains a key."""
-    return tag("a", key, href=look.link("explain", q=shlex.quote(key)), class_="key")
+    """Return a link to what explains a key; none where its address would be refused."""
+    href = look.link("explain", q=shlex.quote(key))
+    kind = "key" if len(key) > SHORT_KEY else "key unbroken"
+    is_short = len(href) <= LONGEST_QUERY
+    return tag("a" if is_short else "span", key, href=href if is_short else None, class_=kind)
 
 
 def _needs(look: Look, wanted: Wanted, most: int) -> tuple[int, Sequence[Need]]:
@@ -148,17 +166,20 @@ def _held_cells(look: Look, holder: Holder) -> Sequence[object]:
 
 def _entries(look: Look, wanted: Wanted, most: int) -> tuple[int, Sequence[Mapping[str, Any]]]:
     word = wanted.get("search", "")
-    rows = [row for row in look.sampler.around.entries if word in f"{row['name']} {row['task']}"]
+    rows = [row for row in look.sampler.around.entries if has(word, f"{row['name']} {row['task']}")]
     return len(rows), rows[:most]
 
 
 def _entry_cells(look: Look, row: Mapping[str, Any]) -> Sequence[object]:
     name = tag("a", row["name"], href=look.link("explain", q=shlex.quote(row["task"] or row["name"])))
-    times = (row[key] and telling.briefly(row[key]) for key in ("last_sent", "next_due"))
+    last, due = (row[key] and telling.briefly(row[key]) for key in ("last_sent", "next_due"))
+    if row["next_due"] and row["next_due"] < time.time() and not row["overdue"]:
+        due = "due now"  # it was not yet, when beats were asked
     return (
         name,
         row["schedule"] or "-",
-        *(time or "-" for time in times),
+        last or "-",
+        due or "-",
         row["beat"] or "-",
         row["told"],
     )
@@ -189,25 +210,27 @@ SECTIONS = {
             "needs", "Needs somebody", "empty on a good day",
             ("what", "of", "why, and what to type"), _needs, Need._asdict, _need_cells,
             nothing="nothing: no dead holder, no line that stands still",
+            asks=("tasks", "schedule", "workers", "set-up"), twice="whether lines stand still",
         ),
         Section(
             "lines", "Lines", "who waits, longest first",
-            ("key", "now", "waiting", "-first in line", "-waits for", "-limit, rate, time"), _lines,
+            ("key", "now", "waiting", "first in line", "waits for", "limit, rate, time"), _lines,
             Place.document, _line_cells, nothing="nobody waits in line",
         ),
         Section(
             "held", "Held", "oldest first",
-            ("key", "about", "state", "-for", "-where", "-next renewal, or end"), _held, telling.as_json,
+            ("key", "about", "state", "for", "where", "renewal, or end"), _held, telling.as_json,
             _held_cells, ("search", "state", "task", "host", "sort"), "no lock is held",
         ),
         Section(
             "schedule", "Schedule", "what beats share",
-            ("entry", "-schedule", "last sent", "next", "-by", "state"), _entries, dict, _entry_cells,
-            nothing="no entries", asks="schedule",
+            ("entry", "schedule", "last sent", "next", "by", "state"), _entries, dict, _entry_cells,
+            nothing="no entries", asks=("schedule",),
         ),
         Section(
             "happened", "Happened", "since this page's process began, the latest first",
             ("when", "what", "of", "how"), _events, Event._asdict, _event_cells, nothing="nothing yet",
+            asks=("operators",),
         ),
     )
 }  # fmt: skip

@@ -6,16 +6,25 @@ from xml.etree.ElementTree import Element
 
 from celery_redislock.operating.held import ORDERS, STATES
 from celery_redislock.web.asked import Explainer
-from celery_redislock.web.markup import curve, opened, skips_by_others, tag, to_copy
-from celery_redislock.web.sampler import Sampler
+from celery_redislock.web.markup import add, curve, opened, skips_by_others, tag, to_copy
 from celery_redislock.web.sections import SECTIONS, Look, Section, Wanted
 
 #: Rows of a section on the page itself, and on a page of its own.
 AT_FIRST = 15
 PER_PAGE = 100
 
-#: What can be chosen from, by field.
-_CHOICES: Mapping[str, Sequence[str]] = {"state": STATES, "sort": [*ORDERS]}
+#: What can be chosen from, by field; and how the orders are told.
+CHOICES: Mapping[str, Sequence[str]] = {"state": (*STATES, "late"), "sort": [*ORDERS]}
+_ORDERS = {"remaining": "the soonest to end first", "key": "by key", "task": "by task"}
+
+#: Where the rows of a figure are: a section, and what is wanted of it.
+_ROWS: Mapping[str, tuple[str, Wanted]] = {
+    "running": ("held", {"state": "running"}),
+    "queued": ("held", {"state": "queued"}),
+    "in line": ("lines", {}),
+    "late": ("held", {"state": "late"}),
+    "skipped": ("happened", {}),
+}
 
 #: Labels of an explanation whose text is a command.
 _COMMANDS = ("free it", "free them")
@@ -30,10 +39,10 @@ def overview(look: Look) -> _View:
     workers = len(around.workers) if "workers" in around.asked else None
     figures = {**look.sampler.curve[-1][1], "workers": workers}
     document: dict[str, Any] = {"figures": figures}
-    elements = [_figures(look.sampler, figures)]
+    elements = [_figures(look, figures)]
     for section in SECTIONS.values():
         total, rows = section.find(look, {}, AT_FIRST)
-        document[section.name] = {"total": total, "rows": [*map(section.document, rows)]}
+        document[section.name] = _document(look, section, total, rows)
         more = None
         if total > len(rows):
             more = tag("p", tag("a", f"all {total}", href=look.link(section.name)))
@@ -45,17 +54,20 @@ def listed(look: Look, section: Section, wanted: Wanted, page: int, *, has_form:
     """Return one page of a section."""
     total, found = section.find(look, wanted, page * PER_PAGE)
     rows = found[(page - 1) * PER_PAGE :]
-    document = {"total": total, "page": page, "rows": [*map(section.document, rows)]}
+    document = {"page": page, **_document(look, section, total, rows)}
     refresh = None if has_form else 1
     links = [
         tag("a", name, href=look.link(section.name, **wanted, page=number, refresh=refresh))
         for name, number in (("Page before", page - 1), ("Next page", page + 1))
         if number >= 1 and (number - 1) * PER_PAGE < total
     ]
-    told = tag("p", f"{total} in all, page {page}. ", *(part for link in links for part in (link, " ")))
+    chosen = "".join(f", {name} {wanted[name]}" for name in section.fields if name in wanted)
+    told = tag("p", f"{total} in all{chosen}, page {page}. ")
+    add(told, (part for link in links for part in (link, " ")))
     form = _form(look, section, wanted) if has_form else None
     nothing = "none fits" if total or wanted else section.nothing
-    return document, [_section(look, section._replace(nothing=nothing), rows, told, form)]
+    section = section._replace(nothing=nothing, hint=_ORDERS.get(wanted.get("sort", ""), section.hint))
+    return document, [_section(look, section, rows, told, form)]
 
 
 def explained(explainer: Explainer, link: Callable[..., str], question: str) -> _View:
@@ -66,9 +78,8 @@ def explained(explainer: Explainer, link: Callable[..., str], question: str) -> 
     values += [skip["task_id"] for skip in skips_by_others(found.document["schedule"])]
     rows = tag("dl")
     for label, text in found.rows:
-        told = opened(text, values)
         rows.append(tag("dt", label))
-        rows.append(tag("dd", to_copy(told) if label in _COMMANDS else told))
+        rows.append(tag("dd", to_copy(text) if label in _COMMANDS else opened(text, values)))
     told = asked.to_come or f"As it was {asked.age:.0f} s ago, workers, queues and the schedule included."
     again = tag("a", "Load again", href=link("explain", q=question))
     document = {**found.document, "to_come": asked.to_come or None}
@@ -79,21 +90,32 @@ def explained(explainer: Explainer, link: Callable[..., str], question: str) -> 
 def field(link: Callable[..., str], question: str) -> Element:
     """Return the field that asks why something does not run."""
     label = tag("label", "Why does it not run?", for_="q")
-    hint = "task 42, a task id, or a key"
+    hint = "shop.tasks.sync 42 · a task id · a key"
     text = tag(
         "input", id="q", name="q", value=question, placeholder=hint, maxlength=1000, autocomplete="off"
     )
     return tag("form", label, text, tag("button", "Explain"), action=link("explain"), role="search")
 
 
-def _figures(sampler: Sampler, figures: Mapping[str, int | None]) -> Element:
+def _document(look: Look, section: Section, total: int, rows: Sequence[Any]) -> dict[str, Any]:
+    """Return rows of a section for programs, and what is not known yet."""
+    return {"total": total, "rows": [*map(section.document, rows)], "unknown": section.unknown(look)}
+
+
+def _figures(look: Look, figures: Mapping[str, int | None]) -> Element:
     tiles = []
+    sampler = look.sampler
+    around = sampler.around
     points = [*sampler.curve]  # at once: the next look may end meanwhile
     for name, figure in figures.items():
         numbers = [each[name] for _, each in points]
         told = f"{name}, from {numbers[0]} to {numbers[-1]}, at most {max(numbers)}"
         kind = "bad" if name == "late" and figure else None
-        label = f"workers; beats: {len(sampler.around.beats)}" if name == "workers" else name
+        beats = len(around.beats) if "schedule" in around.asked else "…"
+        label: object = f"workers; beats: {beats}"
+        if name in _ROWS:
+            section, wanted = _ROWS[name]
+            label = tag("a", name, href=look.link(section, **wanted))
         number = tag("b", "…" if figure is None else figure)
         tiles.append(tag("li", number, label, curve(numbers, told), class_=kind))
     return tag("ul", *tiles, class_="figures")
@@ -103,21 +125,23 @@ def _section(
     look: Look, section: Section, rows: Sequence[Any], after: Element | None, before: Element | None = None
 ) -> Element:
     """Return a section: its title, a form before it, its rows, and what comes after."""
-    title = tag("h2", section.title, " ", tag("span", section.hint, class_="dim"), id=section.name)
+    age = look.sampler.around.age(section.name)
+    hint = section.hint if age is None else f"{section.hint}, asked {age:.0f} s ago"
+    title = tag("h2", section.title, " ", tag("span", hint, class_="dim"), id=section.name)
+    unknown = section.unknown(look)
+    told = f"not known yet: {', '.join(unknown)}; load this page again" if unknown else None
     if not rows:
-        is_known = section.asks in {"", *look.sampler.around.asked}
-        nothing = section.nothing if is_known else "not asked yet: load this page again"
-        return tag("section", title, before, tag("p", nothing, class_="dim"), after)
-    kinds = ["wide" if name.startswith("-") else None for name in section.head]
-    names = [name.lstrip("-") for name in section.head]
-    head = [tag("th", name, scope="col", class_=kind) for name, kind in zip(names, kinds, strict=True)]
-    body = [_row(section.cells(look, row), kinds) for row in rows]
+        return tag("section", title, before, tag("p", told or section.nothing, class_="dim"), after)
+    head = [tag("th", name, scope="col") for name in section.head]
+    body = [_row(section, section.cells(look, row)) for row in rows]
     table = tag("table", tag("thead", tag("tr", *head)), tag("tbody", *body), aria_labelledby=section.name)
-    return tag("section", title, before, table, after)
+    return tag("section", title, before, table, told and tag("p", told, class_="warn"), after)
 
 
-def _row(cells: Sequence[object], kinds: Sequence[str | None]) -> Element:
-    return tag("tr", *(tag("td", cell, class_=kind) for cell, kind in zip(cells, kinds, strict=True)))
+def _row(section: Section, cells: Sequence[object]) -> Element:
+    """Return a row, in whose cells narrow windows find the names of their columns."""
+    named = zip(section.head, cells, strict=True)
+    return tag("tr", *(tag("td", cell, data_name=name) for name, cell in named))
 
 
 def _form(look: Look, section: Section, wanted: Wanted) -> Element:
@@ -125,7 +149,7 @@ def _form(look: Look, section: Section, wanted: Wanted) -> Element:
     fields: list[Element] = []
     for name in section.fields:
         chosen = wanted.get(name, "")
-        if choices := _CHOICES.get(name):
+        if choices := CHOICES.get(name):
             choices = choices if name == "sort" else ["", *choices]
             options = [
                 tag("option", each or "all", value=each, selected="" if each == chosen else None)

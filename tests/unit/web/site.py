@@ -14,6 +14,7 @@ from celery_redislock.operating.server import LockServer, Place
 from celery_redislock.publishing.handle import Holder
 from celery_redislock.store.store import Counts, Entry, History, Hold
 from celery_redislock.web import asked, page
+from celery_redislock.web.around import EVERY
 from celery_redislock.web.sample import Sample, sample_of
 from celery_redislock.web.sampler import Cost, Sampler
 from tests.unit.shop import FlakyStore
@@ -131,7 +132,7 @@ class Site:
 
     Attributes:
         store, app, server: of the locks.
-        sampler: the page's own; it looks when its ``_look`` is called.
+        sampler: the page's own; it looks when its ``_look`` is called. All around it has answered.
         explainer: the page's own. Nobody asks workers for it.
     """
 
@@ -149,6 +150,7 @@ class Site:
             monkeypatch.setattr(page, name, lambda given, kind=kind: made.append(kind(given)) or made[-1])
         self._application = page.page_of(self.server)
         self.sampler, self.explainer = made
+        self.sampler.around.asked = {*EVERY}
 
     def show(self, *holders: Holder, lines: Any = (), **more: Any) -> None:
         """Let the last look have seen this."""

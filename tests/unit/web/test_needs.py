@@ -16,7 +16,6 @@ Tell = Callable[..., None]
 
 
 def headless(site: Site, *, is_headless: bool = True, **more: Any) -> None:
-    site.sampler.around.asked.add("workers")
     site.sampler.around.workers = more.pop("workers", {})
     keys = frozenset({"k"} if is_headless else ())
     site.show(lines=[line()], free=frozenset("k"), headless=keys, **more)
@@ -44,11 +43,8 @@ def full(site: Site, *, length: int) -> None:
     site.show(holder(), lines=[line(length=length)])
 
 
-def queued(
-    site: Site, *, age: float = 90.0, workers: Any = None, queues: Any = (), asked: Any = ("workers",)
-) -> None:
+def queued(site: Site, *, age: float = 90.0, workers: Any = None, queues: Any = ()) -> None:
     around = site.sampler.around
-    around.asked = {*asked}
     around.workers = workers or {}
     around.queues = queues
     site.show(holder(state="queued", owner="t1", age=age))
@@ -58,8 +54,9 @@ def idle(site: Site, *, ids: Any = ("t0", "t1"), **more: Any) -> None:
     queued(site, workers=WORKERS, queues=[Idle("mail", 9, ids)], **more)
 
 
-def scheduled(site: Site, **more: Any) -> None:
-    site.sampler.around.entries = as_now([entry(**more)])
+def scheduled(site: Site, *, sending_for: float | None = None, **more: Any) -> None:
+    since = None if sending_for is None else time.time() - sending_for
+    site.sampler.around.entries = as_now([entry(sending_since=since, **more)])
 
 
 def skips(in_a_row: int) -> dict[str, Any]:
@@ -93,14 +90,13 @@ LONG = "queued for long"
         (foreign, {"state": "foreign"}, {"state": "hold"}, "foreign lock", "another program's lock", FREE),
         (full, {"length": 3}, {"length": 2}, "line is full", "as many as lock_max_waiting lets", EXPLAIN),
         (queued, {}, {"age": 9.0}, LONG, "1 calls, shop.sync for 0:01:30; no worker answers", EXPLAIN),
-        (queued, {}, {"asked": ()}, LONG, "no worker answers: start one", EXPLAIN),
         (queued, {}, {"workers": WORKERS}, LONG, "no worker answers: start one", EXPLAIN),
         (idle, {}, {"age": 9.0}, LONG, "shop.sync for 0:01:30; 9 messages lie in the queue mail", WORKER),
         (idle, {}, {"ids": ("t8", "t9")}, LONG, "which no worker consumes", WORKER),
         (idle, {"ids": ()}, {"age": 9.0}, LONG, "9 messages lie in the queue mail", WORKER),
         (scheduled, {"last_skip": skips(2)}, {"last_skip": skips(1)}, "schedule", "2 skipped in a", OF_TASK),
         (scheduled, {"next_due": 1.0}, {"next_due": 1.0, "paused": True}, "schedule", "overdue", OF_TASK),
-        (scheduled, {"sending_since": 1.0}, {}, "schedule", "sending since 19", OF_TASK),
+        (scheduled, {"sending_for": 61.0}, {"sending_for": 9.0}, "schedule", "sending since", OF_TASK),
         (found, {"level": "warning"}, {"level": "note"}, "set-up", "it may be evicted", DOCTOR),
         (found, {"level": "error"}, {"level": "ok"}, "set-up", "it may be evicted", DOCTOR),
     ],
@@ -120,6 +116,62 @@ def test_a_need_is_told_with_its_reason_and_what_to_type_when_it_is_so_and_only_
         assert cells[0] == kind
         assert words in cells[2]
         assert cells[2].endswith(command)
+
+
+def test_nothing_needs_somebody_only_when_all_of_it_is_known(site: Site) -> None:
+    """What nobody has answered yet is told beside the rows, or instead of them; for programs, too."""
+    around = site.sampler.around
+    around.asked = {"tasks", "schedule"}
+    around.troubles = {"schedule": "it cannot be read"}
+    told = "not known yet: the schedule, the workers, the set-up; load this page again"
+    for rows, each in enumerate(((), (holder(remaining=1.0),))):
+        site.show(*each)
+        for view in ("", "needs"):
+            page = site.get(view).parsed
+            assert told in page.text
+            assert "nothing: no dead holder" not in page.text
+            assert len(page.rows.get("needs", ())) == rows
+    assert site.get("needs.json").document["unknown"] == ["the schedule", "the workers", "the set-up"]
+    assert site.get("index.json").document["schedule"]["unknown"] == ["the schedule"]
+
+
+def test_whether_lines_stand_still_is_known_after_two_looks(site: Site) -> None:
+    """Unless the first one has seen no line that nobody holds."""
+    site.sampler.first = None
+    site.show(lines=[line()], free=frozenset("k"))
+    assert "not known yet: whether lines stand still; load" in site.get("needs").parsed.text
+    site.show(lines=[line()], free=frozenset("k"))
+    assert "nothing: no dead holder" in site.get("needs").parsed.text
+    site.sampler.first = None
+    site.show(holder(), lines=[line()])
+    assert "nothing: no dead holder" in site.get("needs").parsed.text
+
+
+def test_of_a_queue_without_a_consumer_the_oldest_call_counts(site: Site) -> None:
+    """One that was queued a moment ago may lie before it, with a higher priority."""
+    around = site.sampler.around
+    around.workers = WORKERS
+    around.queues = [Idle("mail", 2, ("new", "old"))]
+    site.show(*(holder(name, "queued", owner=name, age=age) for name, age in (("new", 1.0), ("old", 90.0))))
+    [need] = site.rows("needs")
+    assert (need["kind"], need["subject"]) == (LONG, "old")
+
+
+def test_a_full_line_is_told_however_many_are_longer(site: Site) -> None:
+    full(site, length=3)
+    longer = [line(f"k{number}", 9, task="shop.other") for number in range(150)]
+    site.show(lines=[*longer, line("full", 3)])
+    assert [need["subject"] for need in site.rows("needs")] == ["full"]
+
+
+def test_of_a_foreign_lock_is_told_what_it_says_of_itself(site: Site) -> None:
+    """And the beginning of its value, from which one may know it."""
+    site.show(holder(state="foreign", owner="nightly.sh on web-9", ttl=None))
+    [need] = site.rows("needs")
+    assert need["told"] == (
+        "another program's lock, whose value begins with 'nightly.…', shop.sync, on web-1:7, for 0:01:30, "
+        "free in 29.0 s; release it if that program is gone"
+    )
 
 
 def test_a_line_stands_still_when_two_looks_in_a_row_find_it_free(site: Site) -> None:

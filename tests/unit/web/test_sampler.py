@@ -17,11 +17,13 @@ from tests.unit.shop import raising
 from tests.unit.web.site import Site, TellingStore, looks
 
 
-def refused(store: TellingStore, key: str, at: float, *, by: str = "t1", **facts: str) -> None:
+def refused(
+    store: TellingStore, key: str, at: float, *, by: str = "t1", times: int = 1, **facts: str
+) -> None:
     """Let a lock have refused a call of the shop's, by the server's clock."""
     about = "".join(f',"{name}":"{fact}"' for name, fact in facts.items())
     hold = Hold(key, f't2/1\0{{"task":"shop.sync"{about}}}'.encode(), 0.0)
-    store.refusals[key] = History((Refused(1, at, at, by, hold),))
+    store.refusals[key] = History((Refused(times, at, at, by, hold),))
 
 
 def acquire(store: TellingStore, key: str, state: str = "running") -> None:
@@ -86,21 +88,43 @@ def test_what_happens_between_two_looks_is_told_once(lone: Site, ahead: float) -
     assert told == {
         ("skipped", "skips", "shop.sync, of ann: held by t1"),
         ("had to wait", "waits", "shop.sync: held by t1"),
-        ("lost", "shop.sync", "2 times since the look before"),
-        ("restored", "shop.mail", "1 times since the look before"),
+        ("lost", "shop.sync", "2 times since this page's process began"),
+        ("restored", "shop.mail", "1 times since this page's process began"),
     }
     assert len(lone.sampler.events) == 4
 
 
+def test_what_happens_to_a_key_again_and_again_is_one_row(lone: Site) -> None:
+    """Of each task and kind, with how often it was, and when last."""
+    store = lone.store
+    now = time.time()
+    lone.sampler._look()
+    for times in (1, 4):
+        refused(store, "k", now + times, times=times)
+        refused(store, "other", now + 2.0, on_conflict="wait")
+        store.numbers = {("shop.sync", "lost"): times}
+        lone.sampler._look()
+    rows = {(row["what"], row["subject"]): row for row in lone.rows("happened")}
+    assert len(rows) == len(lone.rows("happened")) == 3
+    assert rows["skipped", "k"]["at"] == now + 4.0
+    assert rows["skipped", "k"]["told"] == "shop.sync: held by t1, 4 times in the last hour"
+    assert rows["lost", "shop.sync"]["told"].startswith("4 times since")
+    refused(store, "k", now + 9.0, task="shop.mail")
+    lone.sampler._look()
+    assert len(lone.rows("happened")) == 4
+
+
 def test_what_happened_is_bounded_and_begins_with_this_process(lone: Site) -> None:
     lone.sampler._look()
-    lone.sampler.events.extendleft(Event(float(each), "skipped", "k", str(each)) for each in range(3000))
+    lone.sampler.events = [Event(float(each), "skipped", str(each), "") for each in reversed(range(3000))]
+    lone.sampler._look()
     early = {"since": time.time() - 60.0, "act": "release", "key": "k"}
     late = {**early, "since": time.time(), "act": "hold", "by": "ann", "host": "web-1", "outcome": "done"}
     lone.sampler.around.acts = [early, late]
     document = lone.get("happened.json").document
     assert document["total"] == MOST_EVENTS + 1
-    assert [row["told"] for row in document["rows"][:2]] == ["by ann on web-1; done", "2999"]
+    assert [row["subject"] for row in document["rows"][:2]] == ["k", "2999"]
+    assert document["rows"][0]["told"] == "by ann on web-1; done"
 
 
 def test_a_server_that_goes_away_is_told_and_one_that_comes_back_is_seen_by_itself(

@@ -1,11 +1,13 @@
 """The texts on the page, most of which are anybody's: they stay texts, and some are not told at all."""
 
 import json
+import re
 import shlex
 import time
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 from celery import Celery
@@ -18,14 +20,17 @@ from celery_redislock.receiving import whereabouts
 from celery_redislock.receiving.whereabouts import Idle
 from celery_redislock.store.memory import MemoryStore
 from celery_redislock.store.store import Entry, History, Hold, Refused, owner_name
-from celery_redislock.web.markup import LONGEST
+from celery_redislock.web.markup import COMMANDS, LONGEST, LONGEST_COMMAND
 from celery_redislock.web.page import page_of
 from celery_redislock.web.sampler import Event
 from tests.unit.shop import Shop
-from tests.unit.web.site import LISTS, VIEWS, Answer, Site, entry, written
+from tests.unit.web.site import LISTS, VIEWS, Answer, Parsed, Site, entry, written
 
 NONCE = "0f1e2d3c4b5a"
 FOREIGN = "lock-of-cron-5e884898da28"
+
+#: What is to be copied.
+COMMAND = re.compile("(?s)<code class=.copy.>.*?</code>")
 
 PAYLOADS = [
     "<script>alert(1)</script>",
@@ -79,7 +84,6 @@ def fill(site: Site, monkeypatch: Any, text: str) -> list[str]:
     store.refusals[held] = History((Refused(2, time.time(), time.time(), text, hold),), forced)
     around.workers = {text: frozenset({text})}
     around.queues = [Idle(text, 9, (key,))]
-    around.asked = {"workers", "schedule"}
     around.troubles = {"set-up": text}
     around.findings = [("warning", text)]
     skip = {"at": 1.0, "task_id": f"{FOREIGN}{text}", "state": None, "held_for": None, "in_a_row": 3}
@@ -231,18 +235,53 @@ def test_every_text_is_bounded(site: Site, monkeypatch: Any, text: str) -> None:
     for answer in found:
         assert len(answer.body) < 250_000
         if "html" in answer.headers["Content-Type"]:
-            assert max(map(len, answer.parsed.texts)) <= 3 * LONGEST
+            told = "".join(COMMAND.split(answer.body.decode()))
+            assert max(map(len, Parsed(told).texts)) <= 3 * LONGEST
+            assert max(map(len, COMMAND.findall(answer.body.decode())), default=0) <= 6 * LONGEST_COMMAND
         else:
             assert all(len(value) <= LONGEST for value in strings(answer.document))
 
 
 def strings(value: Any) -> list[str]:
-    """Return all texts of a document."""
+    """Return all texts of a document, but for its commands."""
     if isinstance(value, dict):
-        return [each for pair in value.items() for part in pair for each in strings(part)]
+        pairs = [pair for pair in value.items() if pair[0] not in COMMANDS]
+        return [each for pair in pairs for part in pair for each in strings(part)]
     if isinstance(value, list):
         return [each for part in value for each in strings(part)]
     return [value] if isinstance(value, str) else []
+
+
+def test_a_link_to_a_key_keeps_its_control_characters(site: Site) -> None:
+    key = "a\nb\tc"
+    site.store.acquire(key, "t1/1", 30.0, facts='{"state":"queued"}')
+    site.sampler._look()
+    [link] = [href for href in site.get("held").parsed.values("href") if href.startswith("/explain?q=")]
+    assert parse_qs(link.partition("?")[2])["q"] == [f"'{key}'"]
+
+
+@pytest.mark.parametrize("length", [900, 1900, 3900, 4000])
+def test_a_command_is_whole_or_none(site: Site, length: int) -> None:
+    """For who copies it: a part of a key is another key. Where one is too long, it is told where that is."""
+    key = "k" * length
+    expected = "list --json tells the whole key" if length == 4000 else f" -- {key}"
+    site.store.acquire(key, "t1/1", 30.0, facts='{"state":"running","ttl":900}')
+    site.sampler._look()
+    assert site.get("needs").parsed.rows["needs"][0][2].endswith(expected)
+    assert site.rows("needs")[0]["command"].endswith(expected)
+    if length < 2000:  # else its question is too long
+        assert expected in site.get("explain", q=key).parsed.text
+        assert site.get("explain.json", q=key).document["release_command"].endswith(expected)
+
+
+def test_a_key_whose_address_would_be_refused_is_no_link(site: Site) -> None:
+    for length in (1950, 1980, 4000):
+        site.store.acquire("k" * length, "t1/1", 30.0, facts='{"state":"running"}')
+    site.sampler._look()
+    links = [href for href in site.get("held").parsed.values("href") if href.startswith("/explain?q=k")]
+    assert [len(link) > 1950 for link in links] == [True, True]
+    for link in links:
+        assert site.get("explain", q=link.partition("=")[2]).status == 200
 
 
 HUGE = "9" * 400

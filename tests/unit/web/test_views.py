@@ -22,7 +22,6 @@ def filled(site: Site) -> Site:
         lines=[line("b", 2), line("d", 9, rank=0), line("e", 4, about="of bob")],
     )
     around = site.sampler.around
-    around.asked = {"workers", "schedule"}
     around.workers = {"w@a": frozenset()}
     dues = (("x", None), ("y", 1.0), ("z", 1.0))
     around.entries = as_now(entry(name, next_due=due) for name, due in dues)
@@ -46,6 +45,19 @@ def test_a_list_has_the_same_rows_for_people_and_for_programs(site: Site, view: 
     overview = site.get("index.json").document
     assert overview[view]["total"] == 3
     assert [{**row}.keys() for row in overview[view]["rows"]] == [{**row}.keys() for row in document["rows"]]
+
+
+def test_each_cell_has_the_name_of_its_column_for_narrow_windows(site: Site) -> None:
+    """There cells stand below each other, and none is left out."""
+    for view in LISTS:
+        assert site.get(view).parsed.values("data-name") == [*SECTIONS[view].head] * 3
+    assert b"attr(data-name)" in site.get("style.css").body
+
+
+def test_a_short_key_stays_in_one_line(site: Site) -> None:
+    site.show(holder("k" * 28), holder("l" * 29))
+    kinds = [kind for kind in site.get("held").parsed.values("class") if kind.startswith("key")]
+    assert kinds == ["key unbroken", "key"]
 
 
 def test_the_page_itself_has_the_six_figures_and_the_sections_in_their_order(site: Site) -> None:
@@ -81,6 +93,9 @@ def test_the_page_itself_has_the_six_figures_and_the_sections_in_their_order(sit
         ("held", {"task": "shop."}, "ab"),
         ("held", {"task": "shop.", "sort": "remaining", "search": " "}, "ba"),
         ("held", {"search": "mail"}, "a"),
+        ("held", {"search": "MAIL"}, "a"),
+        ("held", {"task": "SHOP.Mail", "host": "WEB-2"}, "a"),
+        ("held", {"state": "late"}, ""),
         ("held", {"search": "first"}, "b"),
         ("held", {"search": "of ann"}, "b"),
         ("held", {"search": "12345"}, ""),
@@ -89,9 +104,12 @@ def test_the_page_itself_has_the_six_figures_and_the_sections_in_their_order(sit
         ("lines", {"search": "id of d"}, "d"),
         ("needs", {"search": "foreign"}, "c"),
         ("needs", {"search": "False"}, ""),
+        ("lines", {"search": "of BOB"}, "e"),
+        ("needs", {"search": "FOREIGN"}, "c"),
+        ("schedule", {"search": "Z"}, "z"),
         ("schedule", {"search": "z"}, "z"),
         ("schedule", {"search": "shop."}, "xyz"),
-        ("happened", {"search": "of eve"}, "c"),
+        ("happened", {"search": "of Eve"}, "c"),
         ("happened", {"search": "by ann"}, "b"),
     ],
 )
@@ -136,14 +154,52 @@ def test_a_long_list_has_pages(site: Site, page: str, number: int, shown: int, l
     "view", ["nonsense", "index", "held.xml", "held/x", "page.html", "../page.py", "web.py"]
 )
 def test_another_address_is_answered_with_404(site: Site, view: str) -> None:
-    answer = site.get(view)
-    assert (answer.status, answer.headers["Content-Type"]) == (404, "text/plain; charset=utf-8")
+    """With a page that leads back, and none of whose links leads there again."""
+    answer = site.get(view, script="/locks")
+    assert (answer.status, answer.headers["Content-Type"]) == (404, "text/html; charset=utf-8")
+    assert "There is no such page. To the page of the locks" in answer.parsed.text
+    hrefs = answer.parsed.values("href")
+    assert "/locks/" in hrefs
+    assert not [href for href in hrefs if f"/{view}" in href.removesuffix("index.json")]
+    assert site.get(f"{view}.json" if view != "index" else "x.json").status == 404
 
 
-def test_an_order_that_there_is_not_is_said_to_be_none(site: Site) -> None:
-    answer = site.get("held", sort="<b>")
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ({"sort": "<b>"}, "there is no order '<b>'; there are age, remaining, key, task"),
+        ({"state": "zzz"}, "there is no state 'zzz'; there are queued, running, period, hold, foreign, late"),
+    ],
+)
+def test_what_cannot_be_chosen_is_said_to_be_none(site: Site, query: Any, told: str) -> None:
+    answer = site.get("held", **query)
     assert answer.status == 400
-    assert "there is no order '<b>'; there are age, remaining, key, task" in answer.parsed.text
+    assert told in answer.parsed.text
+
+
+def test_a_figure_leads_to_its_rows(site: Site) -> None:
+    site.show(holder("a", remaining=1.0), holder("b"), holder("c", "queued"), lines=[line("b", 1)])
+    hrefs = site.get(script="/locks").parsed.values("href")
+    for name, href in (
+        ("running", "held?state=running"),
+        ("queued", "held?state=queued"),
+        ("in line", "lines"),
+        ("late", "held?state=late"),
+    ):
+        assert f"/locks/{href}" in hrefs
+        view, _, query = href.partition("?state=")
+        found = site.get(f"{view}.json", **({"state": query} if query else {})).document
+        assert found["total"] == site.get("index.json").document["figures"][name] > 0
+    assert "/locks/happened" in hrefs
+
+
+def test_a_list_says_by_what_it_is_narrowed_and_sorted(site: Site) -> None:
+    """Also where it refreshes, which has no fields."""
+    assert "Held oldest first" in site.get("held").parsed.text
+    page = site.get("held", sort="remaining", state="queued", search="ANN", refresh=1).parsed
+    assert "oldest first" not in page.text
+    assert "Held the soonest to end first" in page.text
+    assert "1 in all, search ANN, state queued, sort remaining, page 1." in page.text
 
 
 @pytest.mark.parametrize("script", ["", "/admin/locks", "/ad\"min'/lö".encode().decode("latin-1")])
@@ -201,6 +257,24 @@ def test_head_is_answered_without_a_body(site: Site, view: str) -> None:
     assert abs(int(answer.headers["Content-Length"]) - len(wanted.body)) < 100  # ages change
 
 
+def test_the_schedule_says_how_old_it_is_and_what_is_due_now(site: Site) -> None:
+    """Beats are asked seldom: what was to come then is due meanwhile, and not late."""
+    around = site.sampler.around
+    around._asked_at["schedule"] = time.monotonic() - 12.0
+    now = time.time()
+    around.entries = [
+        *as_now([entry("late", next_due=1.0)]),
+        *as_now([entry("to come", next_due=now + 90.0)]),
+    ]
+    around.entries += [{**row, "next_due": now - 28.0} for row in around.entries[1:]]
+    page = site.get("schedule").parsed
+    assert "what beats share, asked 12 s ago" in page.text
+    late, coming, due = (cells[3] for cells in page.rows["schedule"])
+    assert late.endswith(" ago")
+    assert coming == "in 1 min"
+    assert due == "due now"
+
+
 @pytest.mark.parametrize(
     ("view", "nothing"),
     [("lines", "nobody waits in line"), ("held", "no lock is held"), ("schedule", "no entries")],
@@ -210,7 +284,9 @@ def test_a_list_without_rows_says_so_when_that_is_known(lone: Site, view: str, n
     assert lone.get(f"{view}.json").document["at"] is None
     lone.show()
     if view == "schedule":
-        assert "not asked yet: load this page again" in lone.get(view).parsed.text
-        lone.sampler.around.asked.add("schedule")
+        lone.sampler.around.asked = set()
+        assert "not known yet: the schedule; load this page again" in lone.get(view).parsed.text
+        assert "beats: …" in lone.get().parsed.text
+        lone.sampler.around.asked = {"schedule"}
     assert nothing in lone.get(view).parsed.text
     assert lone.rows(view) == []
