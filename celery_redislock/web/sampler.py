@@ -136,7 +136,8 @@ class Sampler:
                     self.trouble = f"{type(error).__name__}: {error}"
             self._has_looked.set()
             self.around.ask()
-            self.rest = max(REST, cost.rest, RESTS_OF_PROCESS * cost.took)
+            # A look that failed has waited, and cost little: a server that is back is soon seen again.
+            self.rest = REST if self.trouble else max(REST, cost.rest, RESTS_OF_PROCESS * cost.took)
             time.sleep(self.rest)
 
     def _look(self) -> None:

@@ -30,6 +30,32 @@ PAUSED = "newsletter"
 #: So many ticks at least have been skipped in a row when the system is there.
 IN_A_ROW = 3
 
+#: In which section of the page, of which key or entry, what the row tells, and the command that it ends in.
+ON_PAGE = [
+    ("needs", DEAD, ("dead holder", r"\b4 wait"), "redislock release --reason TEXT -- account:1"),
+    ("needs", HEADLESS, ("still", r"\b3 wait"), f"redislock waiting --drain --home {HEADLESS}"),
+    ("needs", FOREIGN, ("foreign lock", r"\b1 wait"), "redislock release --reason TEXT -- backup"),
+    ("needs", FULL, ("line is full", r"\b2 wait"), "redislock explain -- images"),
+    ("needs", UNCONSUMED, ("queued for long", "reports"), "worker -Q reports"),
+    ("needs", SKIPPED, ("schedule", "in a row"), "redislock explain -- shop.sync_stock"),
+    ("needs", OVERDUE, ("schedule", "overdue"), "redislock explain -- shop.invoices"),
+    ("needs", "warning", ("set-up", "result_expires"), "redislock doctor"),
+    ("lines", DEAD, ("late", r"\b4\b", "30 EUR"), ""),
+    ("lines", HEADLESS, ("nobody", r"\b3\b"), ""),
+    ("lines", FOREIGN, ("foreign", r"\b1\b"), ""),
+    ("lines", FULL, ("running", r"\b2\b", "dog.png"), ""),
+    ("lines", RATE, ("3 of 3", r"\b3\b"), ""),
+    ("lines", DEBOUNCED, ("due in", r"\b1\b", "merged 2"), ""),
+    ("lines", PERMITS, ("and 2 others", r"\b2\b", "limit 3"), ""),
+    ("held", DEAD, ("running", "late", "20 EUR", "worker-7"), ""),
+    ("held", HELD, ("hold", "dispute, ticket 12"), ""),
+    ("held", PERIOD, ("period", "2 days"), ""),
+    ("schedule", OVERDUE, ("overdue",), ""),
+    ("schedule", PAUSED, ("paused", "the provider is down"), ""),
+    ("happened", "stock", ("skipped", "shop.sync_stock"), ""),
+    ("happened", FULL, ("had to wait", "shop.resize"), ""),
+]  # fmt: skip
+
 #: What may be anybody's, and a page must show as text.
 HOSTILE = (
     "<script>document.title='xss'</script>",

@@ -11,6 +11,7 @@ What is in which state: ``broken_names.py``.
 """
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 from celery_redislock.embedded import EmbeddedServer as Found
 from tests.acceptance.broken_names import HOSTILE_HOST, OVERDUE, PAUSED, SKIPPED
@@ -35,6 +37,11 @@ from tools.history.faketime import FakedClock
 AGO = 2100.0
 
 APP = "tests.acceptance.broken_shop"
+
+#: What its page tells of it, by kind; and seconds until it does, on a busy machine.
+ASKED = {"dead holder", "line stands still", "foreign lock", "line is full", "queued for long", "schedule"}
+ASKED |= {"set-up", "skipped", "had to wait"}
+LOOKING = 90.0
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,34 @@ class Broken:
         done = self.run(*words, "--json")
         assert done.stdout, done.stderr
         return json.loads(done.stdout)
+
+
+@contextmanager
+def served_page(broken: Broken) -> Iterator[str]:
+    """Serve the page about it with ``web`` while the block runs, and return where."""
+    with started(broken.command("web", "--port", "0"), broken.environment, broken.folder) as page:
+        said = re.compile(r"serving .* at (http://\S+)")
+        until(lambda: said.search(page.log) is not None, LOOKING, page, "it serves the page")
+        yield said.findall(page.log)[0]
+
+
+def wait_asked(url: str) -> None:
+    """Return when the page there, which looks since its first visit, tells all that needs somebody.
+
+    Lines that stand still need a second look; the rest the answers of workers, of beats, and of ``doctor``.
+    """
+    deadline = time.monotonic() + LOOKING
+    while not _told(url) >= ASKED:
+        assert time.monotonic() < deadline, f"it tells no more within {LOOKING} s than {_told(url)}"
+        time.sleep(0.5)
+
+
+def _told(url: str) -> set[str]:
+    with urlopen(f"{url}index.json", timeout=LOOKING) as answer:  # noqa: S310  our own
+        document = json.load(answer)
+    needs = [row["kind"] for row in document.get("needs", {"rows": ()})["rows"]]
+    happened = [row["what"] for row in document.get("happened", {"rows": ()})["rows"]]
+    return {*needs, *happened}
 
 
 @contextmanager

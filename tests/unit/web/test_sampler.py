@@ -200,6 +200,17 @@ def test_looks_rest_as_long_as_they_cost(
     assert lone.get("held.json").document["rests"] == pytest.approx(rest)
 
 
+def test_a_look_that_waited_in_vain_does_not_rest_for_it(lone: Site, monkeypatch: Any) -> None:
+    """Else a server that did not answer for some seconds would be seen again after a minute or two."""
+
+    def counts() -> Any:
+        lone.sampler.clock.now += 3.0
+        raise LockUnavailable("memory", "counts", "no answer in time")
+
+    monkeypatch.setattr(lone.store, "counts", counts)
+    assert looks(monkeypatch, lone.sampler) == [5.0]
+
+
 def test_who_asks_for_a_page_keeps_looks_coming_and_an_hour_without_ends_them(
     lone: Site, monkeypatch: Any
 ) -> None:
