@@ -91,7 +91,7 @@ def fill(site: Site, share: int) -> None:
                     for member, score in members:
                         named, *rest = member.split(b"\0")
                         copied = b"\0".join([b"%b:%08d" % (named, number), *rest])
-                        pipe.zadd(index, {copied: score + number})
+                        pipe.zadd(index, {copied: score - number % 1000})
             pipe.execute()
 
 
