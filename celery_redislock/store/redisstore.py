@@ -1057,10 +1057,11 @@ def _is_as_listed(hold: Hold) -> bool:
     one that may be late, or lives too long, is asked itself. Nobody judges a claim or a period by its end.
     What another program has put there is not listed, and what an operator holds is asked, too.
     """
-    if hold.state == RUNNING:
+    state = hold.state
+    if state == RUNNING:
         ttl = hold.facts.get("ttl")
         return isinstance(ttl, int | float) and ttl / 2 < hold.expires_in <= ttl
-    return hold.state in {QUEUED, ACCEPTED} and hold.expires_in > 0
+    return state in {QUEUED, ACCEPTED} and hold.expires_in > 0
 
 
 def listed(_name: str, reply: Any, *_: object) -> list[str]:
