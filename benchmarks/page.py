@@ -8,10 +8,12 @@ Starts its own server, with 90,000 locks and 10,000 lines on it: queued calls, r
 holders and calls in line, each as its verb writes it, and copied. A look *in short strokes* is a walk over
 all locks and all lines; *one by one*, all names in one script, and then a script for each lock and each line.
 *Waits*: a process of its own sends one PING after another, and notes the longest that it has waited.
-*Served*: the command ``web`` on that server, to which ten browsers come, each once in five seconds.
+*Served*: the command ``web`` on that server, to which ten browsers come, each once in five seconds; then a
+worker drains its queue there, in turn while the page looks at the locks and while it is stopped.
 """
 
 import argparse
+import signal
 import socket
 import statistics
 import subprocess
@@ -25,6 +27,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks import heartbeat
 from benchmarks.memory import Site
 from benchmarks.pairs import Figure, report, rounds
 
@@ -120,6 +123,7 @@ def one_by_one(store: Any) -> tuple[int, int]:
         return found
 
     held = names("index")
+    store.holders(held[0])  # the server knows the script then
     holders = 0
     for at in range(0, len(held), 100):
         bases = [store._base(name) for name in held[at : at + 100]]
@@ -189,6 +193,25 @@ def browse(port: int, number: int, until: float, found: Mapping[str, list[tuple[
         time.sleep(PAUSE)
 
 
+def drained(client: Any, url: str, page: subprocess.Popen[str], times: int, messages: int) -> Figure:
+    """Drain the queue of a worker, in turn beside the page and while that stands still."""
+    heartbeat.app.conf.update(broker_url=url, result_backend=url)
+    took: dict[str, list[float]] = {"with": [], "without": []}
+    with heartbeat._worker(client, url, "30"):
+        for _ in range(times):
+            for which, number in (("with", signal.SIGCONT), ("without", signal.SIGSTOP)):
+                for each in range(messages):
+                    heartbeat.task.apply_async((each,), queue=heartbeat.PARKED)
+                page.send_signal(number)
+                began = time.perf_counter()
+                client.rename(heartbeat.PARKED, heartbeat.QUEUE)
+                heartbeat._wait_drained(client)
+                took[which].append(time.perf_counter() - began)
+            page.send_signal(signal.SIGCONT)
+    speeds = [without / beside for beside, without in zip(took["with"], took["without"], strict=True)]
+    return Figure("  a worker's drain beside it / without", speeds, 0.99, at_least=True)
+
+
 def served(client: Any, url: str, *, quick: bool) -> list[Figure]:
     """Load pages from the command, and see what that costs the server."""
     run = "import sys; from celery_redislock.cli import main; sys.exit(main())"
@@ -208,8 +231,9 @@ def served(client: Any, url: str, *, quick: bool) -> list[Figure]:
         for browser in browsers:
             browser.join()
         share = (_cpu(client) - used) / (time.monotonic() - began)
+        drains = drained(client, url, process, *((2, 100) if quick else (10, 3000)))
         process.terminate()
-    figures = [Figure("served: the server's share of a core", [100 * share], 2.0, unit="%")]
+    figures = [Figure("served: the server's share of a core", [100 * share], 2.0, unit="%"), drains]
     for view, loads in found.items():
         # Those before the first look have little to show.
         times, sizes = zip(*loads[-(len(loads) * 3 // 4 or 1) :], strict=True)
