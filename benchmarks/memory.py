@@ -45,7 +45,12 @@ class Site:
         self.app = app = Celery("bench", broker=url, set_as_current=False)
         app.conf.update(redislock_fence="strict")
         self.store = store_of(app)
-        how: dict[str, Any] = {"base": SingletonTask, "ignore_result": True, "lazy": False}
+        how: dict[str, Any] = {
+            "base": SingletonTask,
+            "ignore_result": True,
+            "lazy": False,
+            "lock_ttl": 7200.0,
+        }
 
         def declare(name: str, **options: Any) -> Any:
             return app.task(name=name, **{**how, **options})(nothing)

@@ -8,11 +8,17 @@ Starts its own server, with 90,000 locks and 10,000 lines on it: queued calls, r
 holders and calls in line, each as its verb writes it, and copied. A look *in short strokes* is a walk over
 all locks and all lines; *one by one*, all names in one script, and then a script for each lock and each line.
 *Waits*: a process of its own sends one PING after another, and notes the longest that it has waited.
+*Served*: the command ``web`` on that server, to which ten browsers come, each once in five seconds; then a
+worker drains its queue there, in turn while the page looks at the locks and while it is stopped.
 """
 
 import argparse
+import signal
+import socket
+import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -21,6 +27,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks import heartbeat
 from benchmarks.memory import Site
 from benchmarks.pairs import Figure, report, rounds
 
@@ -91,7 +98,7 @@ def fill(site: Site, share: int) -> None:
                     for member, score in members:
                         named, *rest = member.split(b"\0")
                         copied = b"\0".join([b"%b:%08d" % (named, number), *rest])
-                        pipe.zadd(index, {copied: score + number})
+                        pipe.zadd(index, {copied: score - number % 1000})
             pipe.execute()
 
 
@@ -116,6 +123,7 @@ def one_by_one(store: Any) -> tuple[int, int]:
         return found
 
     held = names("index")
+    store.holders(held[0])  # the server knows the script then
     holders = 0
     for at in range(0, len(held), 100):
         bases = [store._base(name) for name in held[at : at + 100]]
@@ -156,6 +164,87 @@ def measured(
     return figures
 
 
+#: The views that browsers load.
+VIEWS = ("", "held", "lines", "held?search=0000012", "index.json")
+
+#: Browsers, seconds between two pages of each, and for which they come.
+BROWSERS, PAUSE, FOR = 10, 5.0, 150.0
+
+
+def loaded(port: int, path: str) -> tuple[float, int]:
+    """Return how many seconds the first byte of a view took, and how many bytes there are."""
+    began = time.perf_counter()
+    with socket.create_connection(("127.0.0.1", port)) as browser:
+        browser.sendall(f"GET /{path} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+        size = len(browser.recv(1))
+        took = time.perf_counter() - began
+        while data := browser.recv(1 << 16):
+            size += len(data)
+    return took, size
+
+
+def browse(port: int, number: int, until: float, found: Mapping[str, list[tuple[float, int]]]) -> None:
+    """Load one view after another, as one of the browsers."""
+    time.sleep(PAUSE * number / BROWSERS)
+    while time.monotonic() < until:
+        view = VIEWS[number % len(VIEWS)]
+        found[view].append(loaded(port, view))
+        number += 1
+        time.sleep(PAUSE)
+
+
+def drained(client: Any, url: str, page: subprocess.Popen[str], times: int, messages: int) -> Figure:
+    """Drain the queue of a worker, in turn beside the page and while that stands still."""
+    heartbeat.app.conf.update(broker_url=url, result_backend=url)
+    took: dict[str, list[float]] = {"with": [], "without": []}
+    with heartbeat._worker(client, url, "30"):
+        for _ in range(times):
+            for which, number in (("with", signal.SIGCONT), ("without", signal.SIGSTOP)):
+                for each in range(messages):
+                    heartbeat.task.apply_async((each,), queue=heartbeat.PARKED)
+                page.send_signal(number)
+                began = time.perf_counter()
+                client.rename(heartbeat.PARKED, heartbeat.QUEUE)
+                heartbeat._wait_drained(client)
+                took[which].append(time.perf_counter() - began)
+            page.send_signal(signal.SIGCONT)
+    speeds = [without / beside for beside, without in zip(took["with"], took["without"], strict=True)]
+    return Figure("  a worker's drain beside it / without", speeds, 0.99, at_least=True)
+
+
+def served(client: Any, url: str, *, quick: bool) -> list[Figure]:
+    """Load pages from the command, and see what that costs the server."""
+    run = "import sys; from celery_redislock.cli import main; sys.exit(main())"
+    words = [sys.executable, "-c", run, "--url", url, "web", "--port", "0"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline().rpartition(":")[2].strip().strip("/"))
+        found: Mapping[str, list[tuple[float, int]]] = {view: [] for view in VIEWS}
+        used = _cpu(client)
+        began = time.monotonic()
+        until = began + (6.0 if quick else FOR)
+        browsers = [
+            threading.Thread(target=browse, args=(port, number, until, found)) for number in range(BROWSERS)
+        ]
+        for browser in browsers:
+            browser.start()
+        for browser in browsers:
+            browser.join()
+        share = (_cpu(client) - used) / (time.monotonic() - began)
+        drains = drained(client, url, process, *((2, 100) if quick else (10, 3000)))
+        process.terminate()
+    figures = [Figure("served: the server's share of a core", [100 * share], 2.0, unit="%"), drains]
+    for view, loads in found.items():
+        # Those before the first look have little to show.
+        times, sizes = zip(*loads[-(len(loads) * 3 // 4 or 1) :], strict=True)
+        figures += [
+            Figure(f"  /{view}: first byte, median", [1000 * statistics.median(times)], 100.0, unit="ms"),
+            Figure("    at most", [1000 * max(times)], unit="ms"),
+            Figure("    size", [max(sizes) / 1000], 150.0, unit="kB"),
+        ]
+    return figures
+
+
 def _cpu(client: Any) -> float:
     cpu = client.info("cpu")
     return float(cpu["used_cpu_user"] + cpu["used_cpu_sys"])
@@ -185,6 +274,7 @@ def main() -> None:
             for name, look in {"nothing": nothing, **looks}.items()
         }
         found = rounds(1 if arguments.quick else 3, contenders)
+        pages = served(site.client, server.url, quick=arguments.quick)
     for name in looks:
         told = found[name]
         what = f"{name}: {told['told'][0]:.0f} holders and lines, CPU of the server"
@@ -201,7 +291,7 @@ def main() -> None:
         Figure("nothing is looked at: a PING waits at most", idle["longest"], unit="ms"),
         Figure("  at most, in the usual tenth of a second", idle["usual"], unit="ms"),
     ]
-    report("a look at a full lock server", figures, json_path=arguments.json)
+    report("a look at a full lock server", [*figures, *pages], json_path=arguments.json)
 
 
 if __name__ == "__main__":

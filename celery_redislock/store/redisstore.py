@@ -57,7 +57,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from copy import copy
 from functools import lru_cache, partial
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from json.encoder import encode_basestring_ascii
 from typing import Any
 from uuid import uuid4
@@ -65,7 +65,10 @@ from uuid import uuid4
 from celery_redislock.exceptions import LockKeyError, LockOptionError, LockUnavailable
 from celery_redislock.store.home import KEPT, Proof
 from celery_redislock.store.store import (
+    ACCEPTED,
     MOST_TOLD,
+    QUEUED,
+    RUNNING,
     Counts,
     Entry,
     Grant,
@@ -100,7 +103,7 @@ from celery_redislock.wire.wire import expect
 
 #: The scripts of a lock store, one file each under ``lua/``; some include others.
 SCRIPTS = (
-    "acquire", "acts", "claim_and_push", "claim_or_park", "counts", "downgrade", "drain", "edge", "fence",
+    "acquire", "acts", "claim_and_push", "claim_or_park", "counts", "downgrade", "drain", "fence",
     "force_release", "hand_on", "happened", "heads", "homes", "inspect", "leave", "limit", "look", "move",
     "names", "newest", "park", "release", "release_and_store", "release_claims", "renew", "ring",
     "settle", "survey", "sweep", "waiting",
@@ -122,8 +125,11 @@ RENEWALS_PER_CALL = 200
 #: Locks that one call lists: bounds likewise (about half a millisecond).
 NAMES_PER_CALL = 1000
 
+#: Likewise by the script that is asked first, which takes several times as long for each.
+FIRST_NAMES = 100
+
 #: Locks that one call looks at: bounds likewise.
-VALUES_PER_CALL = 250
+VALUES_PER_CALL = 500
 
 #: Lines whose heads one call tells: bounds likewise (about 20 µs each).
 HEADS_PER_CALL = 50
@@ -137,6 +143,9 @@ MOST_ACTS = 1000
 
 #: Requests of a thousand keys each in which other prefixes are looked for.
 SCANS = 100
+
+#: How long a key lives that is not there, as ``PTTL`` says it.
+GONE = -2
 
 #: Locks that one call looks at for claims: bounds likewise (about 2 ms).
 LOCKS_PER_CALL = "1000"
@@ -500,35 +509,78 @@ class RedisStore(LockStore):
                 yield self.holders(name) if found is None else found
 
     def walk_holds(self, *, limit: int = 100_000) -> Iterator[list[Hold]]:
-        for some in sliced(RedisStore.names(self, limit=limit)):
+        ends = self._ends(self._index, 2 * limit)
+        names = dict.fromkeys(member.partition("\0")[0] for member in ends)
+        for some in sliced(islice(names, limit)):
             each = chain.from_iterable(
-                self._look_at(part, MOST_TOLD) for part in sliced(some, VALUES_PER_CALL)
+                self._look_at(part, MOST_TOLD, ends) for part in sliced(some, VALUES_PER_CALL)
             )
             if found := [hold for holds in each for hold in holds or ()]:
                 yield found
 
-    def _look_at(self, names: Sequence[str], most: int = -1) -> list[tuple[Hold, ...] | None]:
+    def _look_at(
+        self, names: Sequence[str], most: int = -1, ends: Mapping[str, float] | None = None
+    ) -> list[tuple[Hold, ...] | None]:
         """Return the holders of each of these locks, which are in one slot; ``None`` for what is no lock.
 
-        ``most``: holders of each; -1: all.
+        ``most``: holders of each; -1: all. ``ends``: of members of the index, in ms of the server's clock:
+        most values are not asked how long they live (:func:`_is_as_listed`).
         """
         found: dict[str, tuple[Hold, ...] | None] = {}
-        for part in ("lock", "period"):  # what is free may have a period
+        for part, end in (("lock", ""), ("period", "\0period")):  # what is free may have a period
             left = [name for name in names if name not in found]
             if not left:
                 break
             keys = [self._base(name) + part for name in left]
-            commands = [("MGET", *keys), *(("PTTL", key) for key in keys)]
-            for name, (value, pttl) in zip(
-                left, self._scripts.pipeline("walk", commands, _values), strict=True
-            ):
-                if value is None and pttl != -2:  # something of another type
-                    found[name] = None
-                elif value is not None and _is_marker(value):
-                    found[name] = self._inspect(name, most)
+            values, now = self._scripts.pipeline(
+                "walk", [("MGET", *keys), ("TIME",)], partial(_values, len(keys))
+            )
+            nothing = [key for key, value in zip(keys, values, strict=True) if value is None]
+            is_any = bool(nothing) and self._scripts.pipeline("walk", [("EXISTS", *nothing)], _count) > 0
+            unsure: dict[str, tuple[str, bytes | None]] = {}
+            several: list[str] = []
+            for name, key, value in zip(left, keys, values, strict=True):
+                if value is not None and _is_marker(value):
+                    several.append(name)
                 elif value is not None:
-                    found[name] = _holds(name, b"period" if part == "period" else b"held", 1, value, pttl)
+                    listed_to = ends.get(name + end, 0.0) if ends else 0.0
+                    hold = Hold(name, value, (listed_to - now) / 1000, bool(end))
+                    if _is_as_listed(hold):
+                        found[name] = (hold,)
+                    else:
+                        unsure[name] = key, value
+                elif is_any:
+                    unsure[name] = key, value
+            found.update(self._several(several, most, now))
+            commands = [("PTTL", key) for key, _ in unsure.values()]
+            pttls = self._scripts.pipeline("walk", commands, _numbers) if commands else []
+            for (name, (_, value)), pttl in zip(unsure.items(), pttls, strict=True):
+                if value is None and pttl != GONE:  # of another type, or taken meanwhile
+                    found[name] = self._inspect(name, most)
+                elif pttl != GONE:
+                    found[name] = _holds(name, b"period" if end else b"held", 1, value, pttl)
         return [found.get(name, ()) for name in names]
+
+    def _several(
+        self, names: Sequence[str], most: int, now: float
+    ) -> Iterator[tuple[str, tuple[Hold, ...] | None]]:
+        """Yield each of these names, of locks that several hold, and its holders; in two requests, mostly."""
+        stems = [self._base(name) for name in names]
+        valid = f"({now:.0f}", "+inf", "WITHSCORES", "LIMIT", "0", str(most)
+        of_each: list[list[tuple[bytes, float]]] = [[] for _ in names]
+        facts: Iterator[bytes | None] = iter(())
+        with suppress(LockKeyError):  # one is no lock: each is asked by itself
+            asked = [("ZRANGEBYSCORE", f"{stem}permits", *valid) for stem in stems]
+            permits = self._scripts.pipeline("walk", asked, _scored_each) if asked else []
+            tokens = [(stem, token) for stem, some in zip(stems, permits, strict=True) for token, _ in some]
+            gets = [("HGET", f"{stem}holders", token.decode("utf-8", "replace")) for stem, token in tokens]
+            facts = iter(self._scripts.pipeline("walk", gets, list) if gets else ())
+            of_each = permits
+        for name, some in zip(names, of_each, strict=True):
+            holds = [
+                Hold(name, token + b"\0" + (next(facts) or b""), (end - now) / 1000) for token, end in some
+            ]
+            yield name, tuple(holds) or self._inspect(name, most)
 
     def _inspect(self, name: str, most: int) -> tuple[Hold, ...] | None:
         base = self._base(name)
@@ -574,25 +626,48 @@ class RedisStore(LockStore):
         """Return the names in an index in order, from this score on, or from now on."""
         if most <= 2 * NAMES_PER_CALL or type(self._scripts) is not Scripts:
             return self._scripts.begin("names", [index], [str(most), *least], listed, name=index)()
-        found: dict[bytes, None] = {}
-        # Twice: a name may be put back behind the piece that is read next, as by the first renewal of a run.
-        for _ in range(2):
-            for some in self._pieces(index, *least):
-                found.update(dict.fromkeys(some))
-                if len(found) >= most:
-                    break
-            if len(found) < NAMES_PER_CALL:
-                break
-        return listed("", [*found][:most])
+        return list(dict.fromkeys(member.partition("\0")[0] for member in self._ends(index, most, *least)))
 
-    def _pieces(self, index: str, least: str = "") -> Iterator[list[bytes]]:
-        """Yield the members of an index in order: what is listed as the same score is in one piece."""
-        most = ""
-        while most != "+inf":
-            args = [str(NAMES_PER_CALL), least]
-            least, most = self._scripts.begin("edge", [index], args, _edge, name=index)()
-            yield self._scripts.send("list", "ZRANGEBYSCORE", index, least, most, understand=_members)
-            least = f"({most}"
+    def _ends(self, index: str, most: int, least: str = "") -> dict[str, float]:
+        """Return the scores of so many members of an index, in order, from this one on, or from now on.
+
+        0 for one that was put back while they were read.
+        """
+        found: dict[bytes, float] = {}
+        edges: list[float] = []
+        for some in self._pieces(index, least):
+            found.update(some)
+            edges += (score for _, score in some[-1:])
+            if len(found) >= most:
+                break
+        if len(edges) > 1:
+            # A name may be put back behind the piece that is read next, as by the first renewal of a run.
+            again = self._first(index, least)
+            for _, score in again[-1:]:
+                bounds = [repr(edge) for edge in edges[:-1] if edge > score]
+                for before, edge in pairwise([repr(score), *bounds, "+inf"]):
+                    asked = "ZRANGEBYSCORE", index, before, edge
+                    members = self._scripts.send("list", *asked, understand=_members)
+                    again += ((member, 0.0) for member in members)
+            found = {**dict(again), **found}
+        return {member.decode("utf-8", "replace"): end for member, end in islice(found.items(), most)}
+
+    def _first(self, index: str, least: str) -> list[tuple[bytes, float]]:
+        args = [str(FIRST_NAMES), least, "scores"]
+        return self._scripts.begin("names", [index], args, _scored, name=index)()
+
+    def _pieces(self, index: str, least: str) -> Iterator[list[tuple[bytes, float]]]:
+        """Yield members of an index in order, and their scores. The last of a piece begins the next one."""
+        size = FIRST_NAMES
+        some = self._first(index, least)
+        while some:
+            yield some
+            if len(some) < size:
+                return
+            # Plain: four times as fast as a script. More where so many may be listed as of the last score.
+            size = 2 * size if some[0][1] == some[-1][1] else NAMES_PER_CALL
+            asked = index, repr(some[-1][1]), "+inf", "WITHSCORES", "LIMIT", "0", str(size)
+            some = self._scripts.send("list", "ZRANGEBYSCORE", *asked, understand=_scored)
 
     def happened(
         self, name: str, *, task: str = "", what: str = "", times: int = 1, value: str = "", holder: str = ""
@@ -944,10 +1019,21 @@ def _heads(names: Sequence[str], _name: str, reply: Any, *_: object) -> list[Lin
     return heads
 
 
-def _values(replies: list[Any]) -> list[tuple[bytes | None, int]]:
-    values, *pttls = replies
-    expect(all(pttl.__class__ is int for pttl in pttls))
-    return [*zip(values, pttls, strict=True)]
+def _values(count: int, replies: list[Any]) -> tuple[list[bytes | None], float]:
+    """Read values, and the server's clock in ms."""
+    values, (seconds, microseconds) = replies
+    expect(len(values) == count and not any(value.__class__ is list for value in values))
+    return values, int(seconds) * 1000 + int(microseconds) / 1000
+
+
+def _count(replies: list[Any]) -> int:
+    (number,) = _numbers(replies)
+    return number
+
+
+def _numbers(replies: list[Any]) -> list[int]:
+    expect(all(reply.__class__ is int for reply in replies))
+    return replies
 
 
 def _members(_name: str, reply: Any, *_: object) -> list[bytes]:
@@ -955,9 +1041,29 @@ def _members(_name: str, reply: Any, *_: object) -> list[bytes]:
     return [*reply]
 
 
-def _edge(_name: str, reply: Any, *_: object) -> tuple[str, str]:
-    least, most = reply
-    return least.decode(), most.decode()
+def _scored(_name: str, reply: Any, *_: object) -> list[tuple[bytes, float]]:
+    # Protocol 3 has a list for each.
+    flat = [*chain.from_iterable(reply)] if reply and reply[0].__class__ is list else reply
+    expect(all(each.__class__ is bytes for each in flat))
+    return [*zip(flat[::2], map(float, flat[1::2]), strict=True)]
+
+
+def _scored_each(replies: list[Any]) -> list[list[tuple[bytes, float]]]:
+    return [_scored("", reply) for reply in replies]
+
+
+def _is_as_listed(hold: Hold) -> bool:
+    """Whether a hold ends when the index says, as far as anybody judges by it.
+
+    A run is listed as its claim was until its first renewal, and is late where half of its ttl has passed:
+    one that may be late, or lives too long, is asked itself. Nobody judges a claim or a period by its end.
+    What another program has put there is not listed, and what an operator holds is asked, too.
+    """
+    state = hold.state
+    if state == RUNNING:
+        ttl = hold.facts.get("ttl")
+        return isinstance(ttl, int | float) and ttl / 2 < hold.expires_in <= ttl
+    return state in {QUEUED, ACCEPTED} and hold.expires_in > 0
 
 
 def listed(_name: str, reply: Any, *_: object) -> list[str]:

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from celery_redislock.exceptions import RedisLockError
@@ -34,6 +35,7 @@ class Around:
         self._server = server
         self._asked_at: dict[str, float] = {}
         self._thread: threading.Thread | None = None
+        self._unanswered: set[str] = set()
         self.workers: Mapping[str, frozenset[str]] = {}
         self.queues: Sequence[Idle] = ()
         self.entries: Sequence[Mapping[str, Any]] = ()
@@ -72,19 +74,28 @@ class Around:
             "set-up": self._check,
         }
         for what, question in questions.items():
-            if time.monotonic() - self._asked_at.get(what, -EVERY[what]) < EVERY[what]:
+            is_early = time.monotonic() - self._asked_at.get(what, -EVERY[what]) < EVERY[what]
+            # On a broker that never answers the threads of its questions would pile up.
+            if is_early or what in self._unanswered:
                 continue
             self._asked_at[what] = time.monotonic()
             # Each is another object: a page is made of the one before meanwhile.
             troubles = {name: why for name, why in self.troubles.items() if name != what}
             try:
-                within(DEADLINE, question)
+                within(DEADLINE, partial(self._answer, what, question))
             except (RedisLockError, Trouble) as error:
                 troubles[what] = str(error)
             except Exception as error:  # noqa: BLE001  of any transport and scheduler
                 troubles[what] = f"{type(error).__name__}: {error}"
             self.troubles = troubles
             self.asked = {*self.asked, what}
+
+    def _answer(self, what: str, question: Callable[[], object]) -> None:
+        self._unanswered.add(what)
+        try:
+            question()
+        finally:
+            self._unanswered.discard(what)
 
     def _ask_operators(self) -> None:
         self.acts = self._server.store.acts()

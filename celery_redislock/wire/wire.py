@@ -32,15 +32,18 @@ _HOLDER = re.compile(
 ).fullmatch
 _NUMBERS = re.compile(rb"\*(\d{1,9})\r\n((?::-?\d{1,18}\r\n)+)").fullmatch
 _text_at = re.compile(rb"\$([1-9]\d{0,8})\r\n").match
+_pair_at = re.compile(rb"\*2\r\n\$([1-9]\d{0,8})\r\n").match
+_score_at = re.compile(rb"\r\n,([^\r\n]{1,40})\r\n").match
 _is_integer = re.compile(rb"-?\d{1,18}").fullmatch
 
-#: How an answer begins: a command's (``=``: INFO's), a script's, and an item's of their lists.
-_KINDS = b":$*+-="
+#: How an answer begins: a command's (``=``: INFO's; ``_``: nothing), a script's; an item's of their lists.
+_KINDS = b":$*+-=_"
 _OF_SCRIPT = b":$*+-"
 _INNER = b":$"
 
-#: An item of a command's list: ``_`` where nothing is.
-_INNER_OF_COMMAND = b"$_"
+#: An item of a command's list: ``_`` where nothing is; in protocol 3 a list, of a member and its score.
+_INNER_OF_COMMAND = b"$_*"
+_PAIR = b"$,"
 
 #: Of a command that waits for something: a list, or nothing.
 _OF_WAIT = b"*_-"
@@ -113,9 +116,9 @@ class Answers:
     """Reads answers: the bytes that have come, and the rest until ``give_up``.
 
     Each is an integer, bytes, a list of these, or an :class:`ErrorReply`; ``None`` after a wait in vain, and
-    in a command's list. A line, of words and numbers, is the list of its words. No list has a list in it:
-    scripts answer with a flat one, a word, and, where several follow, a word for them, how many they are, and
-    so many fields for each.
+    of a command. A line, of words and numbers, is the list of its words. No list has a list in it, but for
+    one of members and their scores, as protocol 3 has it: scripts answer with a flat one, a word, and, where
+    several follow, a word for them, how many they are, and so many fields for each.
     """
 
     _sock: Any
@@ -134,7 +137,7 @@ class Answers:
             raise Nonsense(self.data) from None
         return values
 
-    def _value(self, kinds: bytes) -> Any:
+    def _value(self, kinds: bytes) -> Any:  # noqa: PLR0911  a kind each
         kind = self.data[self._at : self._at + 1] or self._more()[:1]
         expect(kind in kinds)
         while (end := self.data.find(_CRLF, self._at)) < 0:
@@ -146,6 +149,8 @@ class Answers:
         if kind == b"+":
             expect(_LINE(b"+%b\r\n" % text) is not None)
             return text.split()
+        if kind == b",":
+            return text
         if b"_" in kinds and kind + text in _NOTHING:
             return None
         expect(_is_integer(text) is not None)
@@ -154,7 +159,9 @@ class Answers:
             return number
         expect(0 <= number <= LONGEST)
         if kind == b"*":
-            inner = _INNER_OF_COMMAND if kinds == _KINDS else _INNER
+            if kinds == _KINDS:
+                return [self._text() or self._pair() or self._value(_INNER_OF_COMMAND) for _ in range(number)]
+            inner = _PAIR if kinds == _INNER_OF_COMMAND else _INNER
             return [self._text() or self._value(inner) for _ in range(number)]
         start = self._at
         self._at = start + number + 2
@@ -174,6 +181,16 @@ class Answers:
             return None
         self._at = end + 2
         return self.data[start:end]
+
+    def _pair(self) -> list[bytes] | None:
+        """Likewise a list of a member and its score."""
+        found = _pair_at(self.data, self._at)
+        end = found.end() + int(found[1]) if found else 0
+        score = _score_at(self.data, end) if found else None
+        if found is None or score is None:
+            return None
+        self._at = score.end()
+        return [self.data[found.end() : end], score[1]]
 
     def _more(self) -> bytes:
         self._sock.settimeout(left_of(self._give_up, self._clock))

@@ -63,6 +63,7 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Walks tell a few locks at a time, and look at fewer in one request."""
     monkeypatch.setattr(store, "SLICE", 5)
     monkeypatch.setattr(redisstore, "NAMES_PER_CALL", 4)
+    monkeypatch.setattr(redisstore, "FIRST_NAMES", 4)
     monkeypatch.setattr(redisstore, "VALUES_PER_CALL", 3)
     monkeypatch.setattr(redisstore, "HEADS_PER_CALL", 2)
 

@@ -9,7 +9,7 @@ import pytest
 
 from celery_redislock.exceptions import LockKeyError
 from celery_redislock.store.store import MOST_TOLD, Hold, Line, Term
-from tests.stores import ABOUT, JOBS, RedisCase, StoreCase, granted, line_up, park
+from tests.stores import JOBS, RedisCase, StoreCase, granted, line_up, park
 from tests.trips import Trips
 
 A, B, C, *_ = JOBS
@@ -143,11 +143,12 @@ def test_a_run_that_is_put_back_in_the_list_while_that_is_read_is_told(
 
 
 def test_no_request_keeps_the_server_for_long(lone_case: RedisCase) -> None:
-    """Two hundred and fifty values, fifty heads; counted by the server."""
+    """Five hundred values, fifty heads; counted by the server. Few are asked how long they live."""
     store, client = lone_case.redis, lone_case.client
+    queued = f'{A}\0{{"state":"queued"}}'
     for number in range(600):
         name = f"n{number:03}"
-        client.set(lone_case.key(name), f"{A}\0{ABOUT}", px=60_000)
+        client.set(lone_case.key(name), queued if number else "theirs", px=60_000)
         client.zadd(f"{lone_case.prefix}:index", {name: 9e12})
         if number < 120:
             client.zadd(lone_case.key(name, "line"), {B: 1})
@@ -158,9 +159,64 @@ def test_no_request_keeps_the_server_for_long(lone_case: RedisCase) -> None:
         before = calls(lone_case)
         assert [*map(len, store.walk_holds(limit=1000))] == [600]
         after = calls(lone_case)
-        assert (after["mget"] - before["mget"], after["pttl"] - before["pttl"]) == (3, 600)
+        assert (after["mget"] - before["mget"], after["pttl"] - before["pttl"]) == (2, 1)
         assert [*map(len, store.walk_lines(limit=1000))] == [120]
-    assert trips() == {"evalsha": 1 + 1 + 3}
+    assert trips() == {"evalsha": 2 + 1 + 3}
+
+
+class TestEnds:
+    """How long a hold lives still, where the list of locks says something else than its key."""
+
+    RUNS = '{"state":"running","ttl":30.0}'
+
+    def test_a_run_that_has_never_been_renewed_is_told_with_its_own_end(self, plain_case: RedisCase) -> None:
+        """It is listed as its claim was; it may be late."""
+        plain_case.take(A, 3600.0)
+        granted(plain_case.store.acquire("n", B, 12.0, facts=self.RUNS, instead_of=A, starts_run=True))
+        (hold,) = holds_in(plain_case)
+        assert 3.0 < hold.expires_in <= 12.0
+
+    def test_a_run_is_late_by_its_own_end_not_by_the_time_that_a_walk_takes(
+        self, plain_case: RedisCase
+    ) -> None:
+        """It was renewed after its name was read."""
+        granted(plain_case.store.acquire("n", B, 30.0, facts=self.RUNS))
+        now: Any = plain_case.client.time()
+        plain_case.client.zadd(f"{plain_case.prefix}:index", {"n": now[0] * 1000 + 14_000})
+        (hold,) = holds_in(plain_case)
+        assert 21.0 < hold.expires_in <= 30.0
+
+    def test_a_claim_ends_when_it_is_listed(self, plain_case: RedisCase) -> None:
+        granted(plain_case.store.acquire("n", B, 60.0, facts='{"state":"queued"}', period=600.0))
+        (hold,) = holds_in(plain_case)
+        assert 51.0 < hold.expires_in <= 60.0
+        plain_case.store.release("n", B)
+        (hold,) = holds_in(plain_case)
+        assert hold.is_period
+        assert 591.0 < hold.expires_in <= 600.0
+
+    def test_a_lock_that_is_taken_while_its_period_is_looked_at_is_told(
+        self, plain_case: RedisCase, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        plain_case.take(A, period=600.0)
+        plain_case.store.release("n", A)
+        pipeline = plain_case.redis._scripts.pipeline
+
+        def taken_in_between(operation: str, commands: Any, understand: Any) -> Any:
+            if commands[0][0] == "EXISTS":
+                plain_case.client.set(plain_case.key(), "theirs", px=60_000)
+            return pipeline(operation, commands, understand)
+
+        monkeypatch.setattr(plain_case.redis._scripts, "pipeline", taken_in_between)
+        plain_case.foreign = (plain_case.key(),)
+        assert [hold.token for hold in holds_in(plain_case)] == ["theirs"]
+
+    def test_a_key_that_is_no_set_of_permits_hides_no_other_shared_lock(self, plain_case: RedisCase) -> None:
+        for name in ("n", "other"):
+            share(plain_case, name, 2)
+        plain_case.client.delete(plain_case.key("n", "permits"))
+        plain_case.client.set(plain_case.key("n", "permits"), "theirs", px=60_000)
+        assert [hold.name for hold in holds_in(plain_case)] == ["other", "other"]
 
 
 def calls(case: RedisCase) -> Counter[str]:

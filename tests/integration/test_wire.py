@@ -171,6 +171,7 @@ def test_more_than_one_answer_is_none(server: FakeServer, store: RedisStore, mor
 
 _HELD, _PROMOTED = b"$7\r\nrefused\r\n$4\r\nheld\r\n", b"$8\r\npromoted\r\n:1\r\n"
 #: Two holders as pairs: so scripts answer with flat lists.
+_TIME = b"*2\r\n$1\r\n1\r\n$1\r\n0\r\n"
 _NESTED = b"*5\r\n" + _HELD + b":2\r\n*2\r\n$3\r\na/1\r\n:5000\r\n*2\r\n$3\r\nb/1\r\n:6000\r\n"
 #: Well-formed answers that no script of this verb gives.
 SHAPES: list[tuple[Callable[[RedisStore], object], list[bytes]]] = [
@@ -194,9 +195,14 @@ SHAPES: list[tuple[Callable[[RedisStore], object], list[bytes]]] = [
             b"*0\r\n:1\r\n",
             b"*1\r\n:1\r\n:1\r\n",
             b"*1\r\n*1\r\n:1\r\n:1\r\n",
+            b"*0\r\n" + _TIME,
+            b"*2\r\n$1\r\na\r\n$1\r\na\r\n" + _TIME,
+            b"*1\r\n*2\r\n$1\r\na\r\n,1\r\n" + _TIME,
+            b"*1\r\n*1\r\n*0\r\n" + _TIME,
         ],
     ),
-    (lambda store: store.names(limit=100_000), [b"*2\r\n$1\r\n1\r\n:1\r\n", b"*0\r\n", b":1\r\n"]),
+    (lambda store: store.names(limit=100_000), [b"*2\r\n$1\r\n1\r\n:1\r\n", b"*1\r\n$1\r\na\r\n"]),
+    (lambda store: store.names(limit=100_000), [b":1\r\n", b"*2\r\n$1\r\na\r\n$1\r\na\r\n"]),
     (lambda store: [*store.walk_lines(limit=1)], [b"*1\r\n:1\r\n"]),
     (lambda store: store.claim_and_push("n", A, 3.0, queue="q", text="", facts=ABOUT), [b"$2\r\nOK\r\n"]),
     (
@@ -222,7 +228,8 @@ def test_an_answer_of_another_shape_is_told_and_costs_one_request(server: FakeSe
 
 def test_values_whose_answer_is_lost_are_asked_for_once_more(server: FakeServer, store: RedisStore) -> None:
     """They only read; whose second answer is lost too, the server is away."""
-    server.replies = [[None], [b"*1\r\n$10\r\njob-a/1\0{}\r\n:5000\r\n"], [None], [None], [b"+released\r\n"]]
+    values = b"*1\r\n$10\r\njob-a/1\0{}\r\n" + _TIME
+    server.replies = [[None], [values, b":5000\r\n"], [None], [None], [b"+released\r\n"]]
     assert [[hold.token for hold in holds] for holds in store.holders_of_each(["n"])] == [[A]]
     with pytest.raises(LockUnavailable):
         [*store.holders_of_each(["n"])]

@@ -4,12 +4,13 @@
 --
 -- KEYS  1  index   sorted set member -> expiry (ms, server clock)
 -- ARGV  1  limit   how many at most
---       2  from    the least score; absent: now
---       3  order   'last': the greatest score first; absent: the least
+--       2  from    the least score; absent, or '': now
+--       3  order   'last': the greatest score first; absent: the least; 'scores': likewise, each with its score
 -- RETURNS the members: `name` of a hold, `name NUL period` of a period
 include('keys')
-local from = ARGV[2] or '(' .. string.format('%.0f', now_ms())
-if ARGV[3] then
+local from = ARGV[2] and ARGV[2] ~= '' and ARGV[2] or '(' .. string.format('%.0f', now_ms())
+if ARGV[3] == 'last' then
   return redis.call('ZRANGE', KEYS[1], '+inf', from, 'BYSCORE', 'REV', 'LIMIT', 0, tonumber(ARGV[1]))
 end
-return redis.call('ZRANGEBYSCORE', KEYS[1], from, '+inf', 'LIMIT', 0, tonumber(ARGV[1]))
+local scores = ARGV[3] and {'WITHSCORES'} or {}
+return redis.call('ZRANGEBYSCORE', KEYS[1], from, '+inf', 'LIMIT', 0, tonumber(ARGV[1]), unpack(scores))
