@@ -5,12 +5,14 @@ written to the path as well, for the docs. ``--url URL`` takes pictures of a pag
 """
 
 import argparse
+import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote, urljoin
 
 from tests.acceptance.broken_names import DEAD, HEADLESS
-from tests.acceptance.broken_system import broken_system, served_page, wait_asked
+from tests.acceptance.broken_system import APP, Broken, broken_system, served_page, wait_asked
 from tests.browser import Browser, running_browser
 from tools.palette import reduced
 
@@ -44,6 +46,13 @@ def pictures(browser: Browser, url: str, folder: Path) -> None:
                     (folder / "docs.png").write_bytes(reduced(top))
 
 
+def _as_a_project(broken: Broken) -> Broken:
+    """Let commands name the app as a project's own would."""
+    (broken.folder / "webshop.py").write_text(f"from {APP} import app as app\n")
+    paths = os.pathsep.join([str(broken.folder), str(Path(__file__).resolve().parent.parent)])
+    return replace(broken, app="webshop", environment={**broken.environment, "PYTHONPATH": paths})
+
+
 def main() -> None:
     """Take them.
 
@@ -63,7 +72,7 @@ def main() -> None:
         if given.url:
             pictures(browser, given.url, given.folder)
         else:
-            with broken_system() as broken, served_page(broken) as url:
+            with broken_system() as broken, served_page(_as_a_project(broken)) as url:
                 wait_asked(url)
                 pictures(browser, url, given.folder)
     taken = given.folder / "docs.png"

@@ -71,7 +71,7 @@ def about(holder: Holder) -> str:
 def behind(sample: Sample, key: str) -> str:
     """Tell how many wait behind a holder."""
     length = sample.lengths.get(key, 0)
-    return f"; {length} wait behind it" if length else ""
+    return f"; {length} {'waits' if length == 1 else 'wait'} behind it" if length else ""
 
 
 def _dead(server: LockServer, sample: Sample) -> Iterator[Need]:
@@ -89,7 +89,7 @@ def _headless(server: LockServer, sample: Sample, around: Around) -> Iterator[Ne
         remedy = explaining(server, key)
         if key in sample.unserved:
             home = sample.unserved[key]
-            why = f"it belongs to the broker {home}, and no worker of that has been seen for a minute"
+            why = f"the first belongs to the broker {home}, and no worker of that has been seen for a minute"
             remedy = f"{server.command} waiting --drain --home {shlex.quote(key)}"
         elif around.has_no_worker:
             why = "no worker answers: start one"
@@ -135,7 +135,8 @@ def _idle(server: LockServer, sample: Sample, around: Around) -> Iterator[Need]:
         return
     if around.has_no_worker:
         since = telling.duration(telling.age(oldest))
-        told = f"{len(sample.queued)} calls, {about(oldest)} for {since}; no worker answers: start one"
+        calls = "1 call" if len(sample.queued) == 1 else f"{len(sample.queued)} calls"
+        told = f"{calls}, {about(oldest)} for {since}; no worker answers: start one"
         yield Need("queued for long", oldest.key, told, explaining(server, oldest.key))
         return
     for queue in around.queues:

@@ -123,7 +123,8 @@ def _now(look: Look, line: Place) -> object:
     first = holders[0]
     more = f" and {len(holders) - 1} others" if len(holders) > 1 else ""
     state = tag("span", "late" if first.is_late else first.state, class_=_class_of(first))
-    return tag("span", state, f" {about(first)}, {telling.duration(telling.age(first))}{more}")
+    age = "" if first.since is None else f", {telling.duration(telling.age(first))}"
+    return tag("span", state, f" {about(first)}{age}{more}")
 
 
 def _terms(sample: Sample, line: Place) -> list[str]:

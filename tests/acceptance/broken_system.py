@@ -52,15 +52,17 @@ class Broken:
         environment: what a program of this app needs.
         server: its broker, lock server and result backend.
         folder: for the logs of what is started in it.
+        app: as ``celery -A`` names it.
     """
 
     environment: dict[str, str]
     server: EmbeddedServer
     folder: Path
+    app: str = APP
 
     def command(self, *words: str) -> list[str]:
         """Return ``celery -A … redislock`` with these words."""
-        return [sys.executable, "-m", "celery", "-A", APP, "redislock", *words]
+        return [sys.executable, "-m", "celery", "-A", self.app, "redislock", *words]
 
     def run(self, *words: str) -> "subprocess.CompletedProcess[str]":
         """Run it, and return what came of it."""
