@@ -1,9 +1,10 @@
 """The lock server as operators see it: who holds what there, and who waits."""
 
+import json
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -39,7 +40,7 @@ class Place(NamedTuple):
 
     ``home``: of whose workers one has to publish it; '' where anybody may hand the lock to it. ``sends``: how
     often its message was sent. One that was handed the lock, and has not started, has the place 0.
-    ``facts``: of the claim that it will be handed.
+    ``facts``: of the claim that it will be handed. ``names``: of the locks, where it waits for several.
     """
 
     rank: int
@@ -48,18 +49,26 @@ class Place(NamedTuple):
     home: str
     sends: int
     facts: Mapping[str, Any]
+    names: Sequence[str] = ()
 
     @classmethod
     def of(cls, waiter: Waiter, rank: int, length: int) -> "Place":
         """Read what one that waits at this place wrote about itself."""
         home = waiter.to if waiter.kind == "give" else ""
         holder = Holder.in_line(waiter, rank, length)
-        return cls(rank, length, holder, home, waiter.sends, waiter.hold.facts)
+        return cls(rank, length, holder, home, waiter.sends, waiter.hold.facts, _names_in(waiter.hold.text))
 
     def document(self) -> dict[str, Any]:
         """Return its object of ``--json``."""
         more = {"place": self.rank, "in_line": self.length, "sent": self.sends}
         return {**telling.as_json(self.waiter), **more}
+
+
+def _names_in(text: bytes) -> Sequence[str]:
+    """Return the locks that one with these facts waits for, where they are several."""
+    with suppress(ValueError, LookupError, TypeError, RecursionError):  # anybody may have written them
+        return [*map(str, json.loads(text)["names"])] if b'"names":[' in text else ()
+    return ()
 
 
 def is_pattern(key: str) -> bool:

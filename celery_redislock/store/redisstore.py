@@ -634,18 +634,20 @@ class RedisStore(LockStore):
         0 for one that was put back while they were read.
         """
         found: dict[bytes, float] = {}
-        edges: list[float] = []
+        edges: list[str] = []
         for some in self._pieces(index, least):
             found.update(some)
-            edges += (score for _, score in some[-1:])
+            edges += (repr(score) for _, score in some[-1:])
             if len(found) >= most:
                 break
+        else:
+            edges[-1:] = ["+inf"]
         if len(edges) > 1:
             # A name may be put back behind the piece that is read next, as by the first renewal of a run.
             again = self._first(index, least)
             for _, score in again[-1:]:
-                bounds = [repr(edge) for edge in edges[:-1] if edge > score]
-                for before, edge in pairwise([repr(score), *bounds, "+inf"]):
+                bounds = [edge for edge in dict.fromkeys(edges) if float(edge) > score]
+                for before, edge in pairwise([repr(score), *bounds]):
                     asked = "ZRANGEBYSCORE", index, before, edge
                     members = self._scripts.send("list", *asked, understand=_members)
                     again += ((member, 0.0) for member in members)

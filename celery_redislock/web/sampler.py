@@ -160,7 +160,8 @@ class Sampler:
         events = [event._replace(told=opened(event.told, values)) for event in events]
         said = {line.waiter.key: line.facts for line in lines if line.rank and "rate" in line.facts}
         rates = self.server.full_rates(dict(islice(said.items(), MOST_BESIDES)))
-        free = [line.waiter.key for line in lines if _may_start(line, at) and line.waiter.key not in held]
+        may_start = (line for line in lines if _may_start(line, at))
+        free = [line.waiter.key for line in may_start if held.isdisjoint([line.waiter.key, *line.names])]
         headless = frozenset(free).difference(rates)
         sample = sample_of(
             at, [*holders, *found], lines, counts=counts, rates=rates, unserved=self.server.unserved(lines),

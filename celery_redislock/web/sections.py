@@ -128,10 +128,11 @@ def _now(look: Look, line: Place) -> object:
 
 
 def _terms(sample: Sample, line: Place) -> list[str]:
-    """Tell what beside its lock a line waits for: its limit, a full rate, its time, an operator."""
+    """Tell what beside its lock a line waits for: a limit, other locks, a full rate, a time, an operator."""
     facts = line.facts
     waiter = line.waiter
     said = [f"limit {facts['limit']}"] if isinstance(facts.get("limit"), int) else []
+    said += [f"also waits for {name}" for name in line.names if name != waiter.key]
     said += [telling.told_of_rate(rate) for rate in sample.rates.get(waiter.key, ())]
     if waiter.due is not None and waiter.due > time.time():
         said.append(f"due in {telling.duration(waiter.due - time.time())}")

@@ -142,6 +142,26 @@ def test_a_run_that_is_put_back_in_the_list_while_that_is_read_is_told(
     assert next(pieces) > at
 
 
+@small
+def test_no_name_is_read_behind_the_last_one_that_is_wanted(
+    plain_case: RedisCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many more there are: one request would tell them all."""
+    for number, name in enumerate(NAMES):
+        plain_case.take(A, 30.0 + number, name=name)
+    send = plain_case.redis._scripts.send
+    told: list[int] = []
+
+    def counted(*words: str, **how: Any) -> Any:
+        answer = send(*words, **how)
+        told.append(len(answer))
+        return answer
+
+    monkeypatch.setattr(plain_case.redis._scripts, "send", counted)
+    assert plain_case.redis.names(limit=5) == NAMES[:5]
+    assert 0 < max(told) <= 4
+
+
 def test_no_request_keeps_the_server_for_long(lone_case: RedisCase) -> None:
     """Five hundred values, fifty heads; counted by the server. Few are asked how long they live."""
     store, client = lone_case.redis, lone_case.client

@@ -198,6 +198,21 @@ def test_a_line_stands_still_when_two_looks_in_a_row_find_it_free(site: Site) ->
     assert site.sampler.last.headless == set()
 
 
+@pytest.mark.parametrize(("names", "stands_still"), [(["a", "b"], []), (["a", "c"], ["a"]), (7, ["a"])])
+def test_a_line_whose_first_waits_for_another_lock_as_well_does_not_stand_still(
+    site: Site, names: Any, stands_still: list[str]
+) -> None:
+    for key in "ab":
+        site.store.acquire(key, f"{key}/1", 30.0 if key == "a" else 900.0, facts='{"state":"running"}')
+    site.wait_by_hand("a", names=names)
+    site.store.let_pass(31.0)
+    for _ in range(2):
+        site.sampler._look()
+    assert [need["subject"] for need in site.rows("needs")] == stands_still
+    [cells] = site.get("lines").parsed.rows["lines"]
+    assert cells[-1] == (f"also waits for {names[1]}" if isinstance(names, list) else "-")
+
+
 def test_a_line_whose_rate_has_had_its_starts_does_not_stand_still(site: Site) -> None:
     """The page says when the next place opens."""
     facts = {"state": "running", "task": "shop.sync", "rate": "1/3600000"}
