@@ -45,11 +45,12 @@ _CUTS = {"PARKED BY": 6, "TASK": 8, "ABOUT": 8, "KEY": 12, "OWNER": 9, "PLACE": 
 def table_of(places: Sequence[Place], width: int) -> list[str]:
     """Show these places for people."""
     rows: list[list[object]] = [["KEY", "PLACE", "TASK", "OWNER", "PARKED BY", "SINCE", "ABOUT"]]
-    for rank, length, one, _, sends, _ in places:
+    for each in places:
+        one = each.waiter
         since = telling.duration(telling.age(one))
         # Of several locks that is known under the first.
-        sent = f", sent {sends}x" if sends else ""
-        place = f"{rank} of {length}{telling.told_of(one)}" if rank else f"handed on{sent}"
+        sent = f", sent {each.sends}x" if each.sends else ""
+        place = f"{each.rank} of {each.length}{telling.told_of(one)}" if each.rank else f"handed on{sent}"
         rows.append([one.key, place, one.task, one.owner, telling.process(one), since, one.about])
     if not any(row[-1] for row in rows[1:]):
         rows = [row[:-1] for row in rows]

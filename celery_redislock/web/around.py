@@ -27,7 +27,7 @@ class Around:
         queues: those that nobody consumes, and that have messages.
         entries: of the schedule; ``acts``: of operators, the last one last; ``findings``: of the check.
         troubles: why something could not be asked, by what.
-        asked: what has been answered once, or could not be asked.
+        asked: what has been answered once, or could not be asked; ``answered``: without the latter.
     """
 
     def __init__(self, server: LockServer) -> None:
@@ -47,8 +47,12 @@ class Around:
     @property
     def has_no_worker(self) -> bool:
         """Whether the app's workers were asked, and none has answered."""
-        has_answer = "workers" in self.asked and "workers" not in self.troubles
-        return has_answer and self._server.app is not None and not self.workers
+        return "workers" in self.answered and self._server.app is not None and not self.workers
+
+    @property
+    def answered(self) -> set[str]:
+        """What was answered when it was asked last."""
+        return self.asked.difference(self.troubles)
 
     @property
     def beats(self) -> Sequence[str]:

@@ -30,9 +30,9 @@ def shown(text: object, most: int = LONGEST) -> str:
 
 
 def shown_command(command: str) -> str:
-    """Return a command as the page shows it: one that is cut would be another one."""
-    text = shown(command, LONGEST_COMMAND)
-    return text if len(text) < LONGEST_COMMAND else "too long to be shown: list --json tells the whole key"
+    """Return a command, or else why it is not shown: cut, masked or escaped it would be another one."""
+    is_whole = shown(command, LONGEST_COMMAND) == command
+    return command if is_whole else "not shown, as it would be another one: list --json tells the whole key"
 
 
 def opened(value: Any, values: Collection[str] = ()) -> Any:

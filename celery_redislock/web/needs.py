@@ -52,7 +52,7 @@ def needs(server: LockServer, sample: Sample, around: Around) -> list[Need]:
         *_foreign(server, sample),
         *_full(server, sample),
         *_idle(server, sample, around),
-        *_entries(server, around),
+        *islice(_entries(server, around), MOST),
         *_set_up(server, sample, around),
     ]
 
@@ -156,7 +156,7 @@ def _is_old(holder: Holder) -> bool:
 
 
 def _entries(server: LockServer, around: Around) -> Iterator[Need]:
-    for row in around.entries[:MOST]:
+    for row in around.entries:
         skip = row["last_skip"]
         in_a_row = skip["in_a_row"] if skip else 0
         is_stuck = time.time() - (row["sending_since"] or math.inf) > SENDING_FOR_LONG

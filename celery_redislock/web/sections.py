@@ -58,8 +58,7 @@ class Section(NamedTuple):
 
     def unknown(self, look: Look) -> list[str]:
         """Return what is not known yet, so that there may be more rows."""
-        around = look.sampler.around
-        answered = around.asked.difference(around.troubles)
+        answered = look.sampler.around.answered
         said = [f"the {what}" for what in self.asks if what not in answered]
         first = look.sampler.first
         is_first = first is not None and first.at == look.sample.at

@@ -36,7 +36,7 @@ def overview(look: Look) -> _View:
     """Return the page itself: the figures, and the first rows of each section."""
     around = look.sampler.around
     # Workers may have answered after the last look.
-    workers = len(around.workers) if "workers" in around.asked else None
+    workers = len(around.workers) if "workers" in around.answered else None
     figures = {**look.sampler.curve[-1][1], "workers": workers}
     document: dict[str, Any] = {"figures": figures}
     elements = [_figures(look, figures)]
@@ -111,7 +111,7 @@ def _figures(look: Look, figures: Mapping[str, int | None]) -> Element:
         numbers = [each[name] for _, each in points]
         told = f"{name}, from {numbers[0]} to {numbers[-1]}, at most {max(numbers)}"
         kind = "bad" if name == "late" and figure else None
-        beats = len(around.beats) if "schedule" in around.asked else "…"
+        beats = len(around.beats) if "schedule" in around.answered else "…"
         label: object = f"workers; beats: {beats}"
         if name in _ROWS:
             section, wanted = _ROWS[name]

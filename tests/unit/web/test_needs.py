@@ -88,7 +88,7 @@ LONG = "queued for long"
         (headless, {}, {"is_headless": False}, STILL, "no worker answers: start one", EXPLAIN),
         (served, {}, {"is_headless": False}, STILL, "no worker hands the lock to the first", EXPLAIN),
         (foreign, {"state": "foreign"}, {"state": "hold"}, "foreign lock", "another program's lock", FREE),
-        (foreign, {"state": "foreign"}, {"state": "hold"}, "foreign lock", "; 3 wait behind it; release it", FREE),
+        (foreign, {"state": "foreign"}, {"state": "hold"}, "foreign lock", "3 wait behind it; release", FREE),
         (full, {"length": 3}, {"length": 2}, "line is full", "as many as lock_max_waiting lets", EXPLAIN),
         (queued, {}, {"age": 9.0}, LONG, "1 call, shop.sync for 0:01:30; no worker answers", EXPLAIN),
         (queued, {}, {"workers": WORKERS}, LONG, "no worker answers: start one", EXPLAIN),
@@ -173,6 +173,13 @@ def test_of_a_foreign_lock_is_told_what_it_says_of_itself(site: Site) -> None:
         "another program's lock, whose value begins with 'nightly.…', shop.sync, on web-1:7, for 0:01:30, "
         "free in 29.0 s; release it if that program is gone"
     )
+
+
+def test_an_entry_behind_many_healthy_ones_is_told(site: Site) -> None:
+    """What is bounded is what is told, not what is looked at."""
+    site.sampler.around.entries = as_now([*[entry()] * 200, *[entry(last_skip=skips(2))] * 200])
+    site.show()
+    assert len(site.rows("needs")) == 100
 
 
 def test_a_line_stands_still_when_two_looks_in_a_row_find_it_free(site: Site) -> None:

@@ -260,18 +260,27 @@ def test_a_link_to_a_key_keeps_its_control_characters(site: Site) -> None:
     assert parse_qs(link.partition("?")[2])["q"] == [f"'{key}'"]
 
 
-@pytest.mark.parametrize("length", [900, 1900, 3900, 4000])
-def test_a_command_is_whole_or_none(site: Site, length: int) -> None:
-    """For who copies it: a part of a key is another key. Where one is too long, it is told where that is."""
-    key = "k" * length
-    expected = "list --json tells the whole key" if length == 4000 else f" -- {key}"
+@pytest.mark.parametrize(
+    ("key", "is_whole"),
+    [
+        *[("k" * length, length < 4000) for length in (900, 1900, 3900, 4000)],
+        ("amqp://guest:guest@mail/", False),
+        ("a\nb", False),
+        ("a b", True),
+    ],
+    ids=lambda value: str(value)[:12],
+)
+def test_a_command_is_whole_or_none(site: Site, key: str, is_whole: bool) -> None:
+    """For who copies it: a part of a key is another key. Where one is not shown, it is told where that is."""
+    expected = f" -- {shlex.quote(key)}" if is_whole else "list --json tells the whole key"
     site.store.acquire(key, "t1/1", 30.0, facts='{"state":"running","ttl":900}')
     site.sampler._look()
     assert site.get("needs").parsed.rows["needs"][0][2].endswith(expected)
     assert site.rows("needs")[0]["command"].endswith(expected)
-    if length < 2000:  # else its question is too long
-        assert expected in site.get("explain", q=key).parsed.text
-        assert site.get("explain.json", q=key).document["release_command"].endswith(expected)
+    if len(key) < 2000:  # else its question is too long
+        question = shlex.quote(key)
+        assert expected in site.get("explain", q=question).parsed.text
+        assert site.get("explain.json", q=question).document["release_command"].endswith(expected)
 
 
 def test_a_key_whose_address_would_be_refused_is_no_link(site: Site) -> None:

@@ -74,8 +74,10 @@ def test_the_page_itself_has_the_six_figures_and_the_sections_in_their_order(sit
     page = site.get().parsed
     last = "workers; beats: 1"
     assert re.findall(f"running|queued|in line|late|skipped|{last}", page.text)[:6] == [*names[:5], last]
-    site.sampler.around.asked = {"schedule"}
-    assert site.get("index.json").document["figures"]["workers"] is None
+    for asked, troubles in ({"schedule"}, {}), ({"schedule", "workers"}, {"workers": "no answer"}):
+        site.sampler.around.asked = asked
+        site.sampler.around.troubles = troubles
+        assert site.get("index.json").document["figures"]["workers"] is None
     assert [value for value in page.values("id") if value in SECTIONS] == [*LISTS]
 
 
