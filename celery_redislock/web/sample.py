@@ -60,6 +60,11 @@ class Sample:
         return _grouped(self.holders, "state")
 
     @cached_property
+    def texts(self) -> Mapping[int, str]:
+        """What is searched of each holder, by its identity: folded once for all searches."""
+        return {id(holder): text_of(holder).casefold() for holder in self.holders}
+
+    @cached_property
     def queued(self) -> Mapping[str, Holder]:
         """The queued calls by their task ids."""
         return {holder.owner: holder for holder in self.by_state.get("queued", ())}
@@ -82,7 +87,8 @@ class Sample:
             if word := wanted.get(name):
                 found = [one for one in found if has(word, getattr(one, name))]
         if word := wanted.get("search"):
-            found = [one for one in found if is_in(word, one)]
+            folded = word.casefold()
+            found = [one for one in found if folded in self.texts[id(one)]]
         found = found if isinstance(found, Sequence) else [*found]
         sort = wanted.get("sort") or "age"
         # They are sorted by age as it is; and few of many are shown.
@@ -103,10 +109,10 @@ def _grouped(holders: Iterable[Holder], by: str) -> dict[str, list[Holder]]:
     return found
 
 
-def is_in(word: str, holder: Holder) -> bool:
-    """Whether a text is in what is told of a holder."""
+def text_of(holder: Holder) -> str:
+    """Return what is searched of a holder."""
     owner = None if holder.state == "foreign" else holder.owner
-    return has(word, f"{holder.key}\n{holder.task or ''}\n{owner or ''}\n{holder.about or ''}")
+    return f"{holder.key}\n{holder.task or ''}\n{owner or ''}\n{holder.about or ''}"
 
 
 def has(word: str, text: str | None) -> bool:

@@ -19,8 +19,9 @@ from celery_redislock.web.markup import opened
 from celery_redislock.web.sample import Sample, sample_of
 
 #: Seconds between two looks at least; and how many times as long as it cost the lock server, or took here.
+#: Fifty times would be 2 % of its core already: what is asked seldom, and `explain`, cost it something, too.
 REST = 5.0
-RESTS_OF_SERVER = 50
+RESTS_OF_SERVER = 60
 RESTS_OF_PROCESS = 10
 
 #: Seconds that curves show, and after which nothing is looked at any more if nobody has asked for the page.

@@ -13,7 +13,7 @@ from celery_redislock.store.store import HELD
 from celery_redislock.web.guard import LONGEST_QUERY
 from celery_redislock.web.markup import bar, tag, to_copy
 from celery_redislock.web.needs import SET_UP, Need, about, needs
-from celery_redislock.web.sample import Sample, has, is_in
+from celery_redislock.web.sample import Sample, has, text_of
 from celery_redislock.web.sampler import Event, Sampler
 
 #: Characters of a key that stays in one line.
@@ -94,7 +94,7 @@ def _need_cells(look: Look, need: Need) -> Sequence[object]:
 def _lines(look: Look, wanted: Wanted, most: int) -> tuple[int, Sequence[Place]]:
     lines = look.sample.lines
     if word := wanted.get("search"):
-        lines = [line for line in lines if is_in(word, line.waiter)]
+        lines = [line for line in lines if has(word, text_of(line.waiter))]
     return len(lines), lines[:most]
 
 

@@ -179,10 +179,10 @@ def test_a_page_before_the_first_look_says_so(lone: Site, monkeypatch: Any) -> N
     ("took", "spent", "rest"),
     [
         (0.02, 0.01, 5.0),  # at least
-        (0.3, 0.2, 10.0),  # fifty times what it cost the lock server
+        (0.3, 0.2, 12.0),  # sixty times what it cost the lock server
         (2.0, 0.1, 20.0),  # ten times what it took here
-        (1.0, 9.0, 50.0),  # what others asked for meanwhile cost the rest
-        (1.0, 0.0, 50.0),  # a server that does not say
+        (1.0, 9.0, 60.0),  # what others asked for meanwhile cost the rest
+        (1.0, 0.0, 60.0),  # a server that does not say
     ],
 )
 def test_looks_rest_as_long_as_they_cost(
