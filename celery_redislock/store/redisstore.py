@@ -577,8 +577,12 @@ class RedisStore(LockStore):
             facts = iter(self._scripts.pipeline("walk", gets, list) if gets else ())
             of_each = permits
         for name, some in zip(names, of_each, strict=True):
+            # Who has none has let go meanwhile.
+            known = ((token, end, next(facts)) for token, end in some)
             holds = [
-                Hold(name, token + b"\0" + (next(facts) or b""), (end - now) / 1000) for token, end in some
+                Hold(name, token + b"\0" + said, (end - now) / 1000)
+                for token, end, said in known
+                if said is not None
             ]
             yield name, tuple(holds) or self._inspect(name, most)
 

@@ -215,6 +215,22 @@ class TestEnds:
         assert hold.is_period
         assert 591.0 < hold.expires_in <= 600.0
 
+    @pytest.mark.parametrize("count", [1, 3])
+    def test_one_of_several_that_lets_go_while_they_are_looked_at_is_not_told(
+        self, plain_case: RedisCase, monkeypatch: pytest.MonkeyPatch, count: int
+    ) -> None:
+        """It would seem to be another program's."""
+        share(plain_case, "n", count)
+        pipeline = plain_case.redis._scripts.pipeline
+
+        def released_in_between(operation: str, commands: Any, understand: Any) -> Any:
+            if commands[0][0] == "HGET":
+                plain_case.store.release("n", "job-0/1")
+            return pipeline(operation, commands, understand)
+
+        monkeypatch.setattr(plain_case.redis._scripts, "pipeline", released_in_between)
+        assert [hold.token for hold in holds_in(plain_case)] == [f"job-{n}/1" for n in range(1, count)]
+
     def test_a_lock_that_is_taken_while_its_period_is_looked_at_is_told(
         self, plain_case: RedisCase, monkeypatch: pytest.MonkeyPatch
     ) -> None:
