@@ -120,6 +120,7 @@ class Sampler:
                 self._pid = os.getpid()
             self._wanted_at = time.monotonic()
             if self._thread is None or not self._thread.is_alive():
+                self._has_looked.clear()  # the last look may be hours old
                 self._thread = threading.Thread(target=self._run, name="redislock-page", daemon=True)
                 self._thread.start()
         self._has_looked.wait(PATIENCE)
@@ -152,21 +153,27 @@ class Sampler:
         events = [*self._refusals(self._refused_by or now)]
         self._refused_by = max([now, *(event.at for event in events)])
         held = {holder.key for holder in holders}
+        may_start = [line for line in lines if _may_start(line, now)]
         # A lock of another program is on no list of ours.
-        named = (*(line.waiter.key for line in lines), *(event.subject for event in events))
+        named = [*(key for line in (*may_start, *lines) for key in _keys_of(line))]
+        named += [event.subject for event in events]
         beside = [*islice(dict.fromkeys(key for key in named if key not in held), MOST_BESIDES)]
         found = [Holder.of(hold) for holds in store.holders_of_each(beside) for hold in holds]
-        held.update(holder.key for holder in found)
+        nobodys = {*beside}.difference(holder.key for holder in found)
         values = [holder.owner for holder in (*holders, *found) if holder.state == "foreign"]
         events = [event._replace(told=opened(event.told, values)) for event in events]
-        said = {line.waiter.key: line.facts for line in lines if line.rank and "rate" in line.facts}
-        rates = self.server.full_rates(dict(islice(said.items(), MOST_BESIDES)))
-        may_start = (line for line in lines if _may_start(line, at))
-        free = [line.waiter.key for line in may_start if held.isdisjoint([line.waiter.key, *line.names])]
-        headless = frozenset(free).difference(rates)
+        firsts = {line.waiter.key: line.waiter.token for line in lines}
+        alone = [line for line in may_start if nobodys.issuperset(_keys_of(line)) and _is_first(line, firsts)]
+        said = {
+            line.waiter.key: line.facts for line in (*alone, *lines) if line.rank and "rate" in line.facts
+        }
+        asked = dict(islice(said.items(), MOST_BESIDES))
+        rates = self.server.full_rates(asked)
+        # What was not asked is no reason to say that a line stands still.
+        free = frozenset(line.waiter.key for line in alone).difference(rates, said.keys() - asked.keys())
         sample = sample_of(
             at, [*holders, *found], lines, counts=counts, rates=rates, unserved=self.server.unserved(lines),
-            free=headless, headless=headless & (before.free if before else frozenset()),
+            free=free, headless=free & (before.free if before else frozenset()),
         )  # fmt: skip
         self.first = self.first or Sample(at, counts=counts)
         if before is not None:
@@ -195,8 +202,19 @@ class Sampler:
                 yield Event(each.last, "had to wait" if waits else "skipped", key, told, task)
 
 
+def _keys_of(place: Place) -> tuple[str, ...]:
+    """Return the locks that one in line waits for."""
+    return (place.waiter.key, *place.names)
+
+
+def _is_first(place: Place, firsts: Mapping[str, str]) -> bool:
+    """Whether nobody is before it in the lines of the other locks that it waits for."""
+    token = place.waiter.token
+    return all(firsts.get(name, token) == token for name in place.names)
+
+
 def _may_start(place: Place, now: float) -> bool:
-    """Whether the first of a line waits for nothing but its lock."""
+    """Whether the first of a line waits for nothing but its locks, by the lock server's clock."""
     waiter = place.waiter
     return place.rank == 1 and waiter.state != HELD and (waiter.due is None or waiter.due < now)
 

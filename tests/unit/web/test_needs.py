@@ -8,6 +8,7 @@ import pytest
 
 from celery_redislock import SingletonTask
 from celery_redislock.receiving.whereabouts import Idle
+from celery_redislock.web import sampler
 from celery_redislock.web.around import as_now
 from tests.unit.shop import Shop, body, raising
 from tests.unit.web.site import COMMAND, Site, entry, holder, line, written
@@ -203,6 +204,69 @@ def test_a_line_stands_still_when_two_looks_in_a_row_find_it_free(site: Site) ->
     store.acquire("free", "again/1", 900.0, facts='{"state":"running"}', instead_of="first/1")
     site.sampler._look()
     assert site.sampler.last.headless == set()
+
+
+def free_to_start(site: Site, *keys: str, **facts: Any) -> None:
+    """Let the first in the lines of these locks wait, and nobody hold them."""
+    for key in keys:
+        site.store.acquire(key, f"{key}/1", 30.0, facts='{"state":"running"}')
+        site.wait_by_hand(key, **facts)
+    site.store.let_pass(31.0)
+
+
+def told_to_stand_still(site: Site) -> list[str]:
+    """Look twice."""
+    for _ in range(2):
+        site.sampler._look()
+    return [need["subject"] for need in site.rows("needs") if need["kind"] == STILL]
+
+
+@pytest.fixture
+def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what is on no list a look asks about one key."""
+    monkeypatch.setattr(sampler, "MOST_BESIDES", 1)
+
+
+@pytest.mark.usefixtures("one_by_one")
+def test_of_what_was_not_asked_it_is_not_said_that_it_stands_still(site: Site) -> None:
+    """Locks of other programs, and rates, of more lines than a look asks about."""
+    free_to_start(site, "a", "b")
+    for key in "ab":
+        site.store._keep(key, b"1234567890", 900.0)
+    assert told_to_stand_still(site) == []
+
+
+@pytest.mark.usefixtures("one_by_one")
+def test_what_waits_for_rates_does_not_stand_still_however_many_they_are(site: Site) -> None:
+    facts = {"state": "running", "task": "shop.sync", "rate": "1/3600000"}
+    for key in "ab":
+        site.store.acquire(key, f"{key}/1", 30.0, facts=written(facts), starts_run=True)
+        site.wait_by_hand(key, rate=facts["rate"])
+        site.store.release(key, f"{key}/1")
+    assert told_to_stand_still(site) == []
+
+
+@pytest.mark.usefixtures("one_by_one")
+def test_lines_that_wait_for_a_time_leave_room_for_one_that_stands_still(site: Site) -> None:
+    due = int((time.time() + 600.0) * 1000)
+    free_to_start(site, "a", "b", due=due)
+    free_to_start(site, "c")
+    assert told_to_stand_still(site) == ["c"]
+
+
+def test_when_the_first_is_due_the_lock_server_s_clock_says(site: Site) -> None:
+    site.store.ahead = -900.0
+    free_to_start(site, "a", due=int((time.time() - 600.0) * 1000))
+    assert told_to_stand_still(site) == []
+
+
+def test_who_is_not_the_first_for_another_lock_that_it_needs_lets_no_line_stand_still(site: Site) -> None:
+    """Nor one whose other lock another program holds."""
+    free_to_start(site, "a", names=["a", "b"])
+    free_to_start(site, "c", names=["c", "d"])
+    site.wait_by_hand("b", "other", due=int((time.time() + 600.0) * 1000))
+    site.store._keep("d", b"1234567890", 900.0)
+    assert told_to_stand_still(site) == []
 
 
 @pytest.mark.parametrize(("names", "stands_still"), [(["a", "b"], []), (["a", "c"], ["a"]), (7, ["a"])])
