@@ -5,7 +5,8 @@ import shlex
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 from celery_redislock.exceptions import RedisLockError
@@ -30,12 +31,20 @@ ASKING = "Workers, queues and the schedule are being asked."
 AT_ONCE = 2
 PATIENCE = 2.0
 
+#: The longest lines, in which a task id is looked for behind the first one; and calls of each.
+MOST_LINES = 100
+MOST_OF_LINE = 1000
+
 
 @dataclass(frozen=True)
 class _Sampled(LockServer):
-    """A lock server that answers what is asked of all locks from the last look at it."""
+    """A lock server that answers what is asked of all locks from the last look at it.
+
+    ``looks_behind``: a look knows the first of each line; what waits behind it is asked for.
+    """
 
     sampler: Any = None
+    looks_behind: bool = False
 
     def holders(self, **patterns: str | None) -> Iterator[Holder]:
         """Look at all locks, as they were."""
@@ -46,7 +55,12 @@ class _Sampled(LockServer):
         """Look at these lines; at the heads of all, as they were."""
         if names:
             return LockServer.places(self, *names, last=last)
-        return iter(self.sampler.last.lines if self.sampler.last else ())
+        heads = self.sampler.last.lines if self.sampler.last else ()
+        longer = [head.waiter.key for head in heads if head.length > 1] if self.looks_behind else []
+        if not (asked := longer[:MOST_LINES]):
+            return iter(heads)
+        others = (head for head in heads if head.waiter.key not in asked)
+        return chain(others, LockServer.places(self, *asked, last=MOST_OF_LINE))
 
 
 class Asked(NamedTuple):
@@ -131,7 +145,8 @@ class Explainer:
         answer: Explanation | str
         with Cost(self._server.store) as cost:
             try:
-                answer = within(DEADLINE, lambda: explanation(self._server, words))
+                server = replace(self._server, looks_behind=True)
+                answer = within(DEADLINE, lambda: explanation(server, words))
             except (RedisLockError, Trouble) as error:
                 answer = str(error)
             except Exception as error:  # noqa: BLE001  of any transport

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from celery_redislock.exceptions import LockUnavailable
 from celery_redislock.operating.explain import Explanation
 from celery_redislock.operating.server import Trouble
+from celery_redislock.store.store import Entry
 from celery_redislock.web import asked
 from celery_redislock.web.asked import ASKING, Explainer
 from tests.facts import wait_until
@@ -170,6 +172,27 @@ def test_words_that_name_nothing_are_answered_with_what_to_say(
     assert answer.status == site.get("explain.json", q=question).status == 400
     assert told in answer.parsed.text
     assert question in answer.parsed.values("value")
+
+
+def test_a_call_that_waits_behind_the_first_is_found_when_workers_are_asked(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look knows the first of each line only."""
+    monkeypatch.setattr(asked, "AT_ONCE", 2)
+    monkeypatch.setattr(asked, "MOST_LINES", 2)
+    site.explainer.__init__(site.sampler)  # type: ignore[misc]
+    for key, length in (("short", 2), ("long", 4), ("longer", 5), ("single", 1)):
+        site.store.acquire(key, "a/1", 900.0, facts='{"state":"running"}')
+        for number in range(length):
+            entry = Entry("push", "celery", 30.0, '{"state":"queued"}', "{}")
+            site.store.park(key, f"{key}-{number}/1", entry, nonce=f"{key}{number}")
+    site.sampler._look()
+    told = {}
+    for name in ("short-1", "long-3", "longer-0", "single-0"):
+        assert wait_until(partial(settled, site.explainer, name), 60)
+        document = site.explainer.explain(name).explanation.document
+        told[name] = [place["place"] for place in document["waits"]]
+    assert told == {"short-1": [], "long-3": [4], "longer-0": [1], "single-0": [1]}
 
 
 def test_what_is_kept_is_bounded(lone: Site) -> None:
