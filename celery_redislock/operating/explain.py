@@ -333,7 +333,8 @@ def _rows_of_locks(
             if first.waiter.state == HELD:
                 begins = "begins when what holds it has ended; nothing starts before"
                 yield "on hold", f"by {first.waiter.owner}{_facts_of(first.waiter)}: {begins}"
-            yield "in line", f"{lengths[key]} wait for {key}{told}; {server.command} waiting {key}"
+            command = f"{server.command} waiting {shlex.quote(key)}"
+            yield "in line", f"{lengths[key]} wait for {key}{told}; {command}"
         if key in limits:
             yield "limit", telling.of_limit(limits[key])
 

@@ -85,6 +85,14 @@ class TestWhatFreesIt:
         assert explained["if freed"] == ["A dropped message does not run: it ends as REVOKED."]
 
 
+def test_a_key_is_quoted_in_the_command_that_shows_its_line(shop: Shop) -> None:
+    """Anybody may have named it, and somebody copies that into a shell."""
+    shop.store.acquire("$(id)", "holder/1", 30.0, facts='{"state":"running","task":"shop.gone"}')
+    park(shop, shop.unique(body, **{**LOCK, "lock_key": "$(id)"}), "a")
+    told = "1 wait for $(id); celery redislock waiting '$(id)'"
+    assert rows(shop, "$(id)", quick=True)["in line"] == [told]
+
+
 class TestWhoIsNext:
     """When the first in line gets the lock."""
 
