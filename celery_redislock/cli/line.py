@@ -115,9 +115,15 @@ def waiting(
         what = f"the lines like {key}" if like else what
         return _drain(server, what, places, reason, is_home=is_home)
     document = document_of(server, key, places)
+    if drain:
+        own, unserved = _homes(server, places)
+        goes = {"", *own, *(unserved if is_home else ())}
+        places = [place for place in places if place.home in goes]
+        document["waiting"] = [place.document() for place in places]
     for name, home in document["unserved"].items():
         output.warn(server.told_of_unserved(name, home))
     nobody = f"nobody waits{key and f' for {key}'} on {server.store.server}"
+    nobody = "no message would be sent" if drain else nobody
     width = output.width_of(wide=wide)
     lines = table_of(places, width) if places else output.folded(nobody, width)
     for name, full in document["rates"].items():
@@ -164,22 +170,30 @@ def _task_to_drop(server: LockServer, place: Place) -> Any:
     return server.tasks()[name]
 
 
+def _homes(server: LockServer, places: list[Place]) -> tuple[list[str], list[str]]:
+    """Return the homes of this app; and others that these messages belong to, and that have no worker."""
+    from celery_redislock.receiving.proof import learn  # noqa: PLC0415  imports a worker's parts
+
+    store = server.store
+    if server.app is not None:
+        learn(server.app, store)
+    own = store.home.split("\n")
+    proofs = store.homes()
+    others = {place.home for place in places} - {"", *own}
+    return own, sorted(home for home in others if not is_served(home, proofs))
+
+
 def _drain(server: LockServer, what: str, places: list[Place], reason: str, *, is_home: bool) -> Answer:
     """Send to its queues what waits at these places.
 
     ``is_home``: what belongs to a broker without workers goes to the queues of the app's.
     """
-    from celery_redislock.receiving.proof import learn  # noqa: PLC0415  imports a worker's parts
-
     store = server.store
+    own, unserved = _homes(server, places)
+    others = {place.home for place in places} - {"", *own}
     given: list[Promotion] = []
     if server.app is not None:
-        learn(server.app, store)
         store.on_promoted = given.extend  # published below, and counted
-    own = store.home.split("\n")
-    proofs = store.homes()
-    others = {place.home for place in places} - {"", *own}
-    unserved = sorted(home for home in others if not is_served(home, proofs))
     if is_home and unserved:
         what += f", and those of {', '.join(unserved)} to the queues of {own[0] or store.server}"
         store.home = "\n".join([*own, *unserved])

@@ -388,11 +388,14 @@ def _now(server: LockServer, subject: Subject, in_line: int, is_on_hold: bool) -
     if choice != "coalesce" and (is_on_hold or (refusal is not None and refusal.hold.is_operators)):
         choice = "wait"
     becomes = _BECOMES[choice if isinstance(choice, str) else "callable"]
+    is_full = choice == "wait" and in_line >= options.lock_max_waiting
+    if is_full:
+        becomes = f"be retried later: {in_line} wait, as many as lock_max_waiting lets"
     if scope.claim is None:
         holds_nothing = "a call that is queued holds nothing: ask with its task id"
         if refusal is None and not in_line:
             return f"a call now would be published, and start as soon as a worker has it ({holds_nothing})"
-        behind = f" behind {in_line} others" if in_line else ""
+        behind = f" behind {in_line} others" if in_line and not is_full else ""
         return f"a call now would be published; its run would {becomes}{behind} ({holds_nothing})"
     if refusal is None:
         return f"a call now would {_if_free(options, becomes, in_line)}"

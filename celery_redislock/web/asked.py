@@ -19,6 +19,8 @@ from celery_redislock.web.sampler import Cost, Sampler
 
 #: Seconds for which an answer of workers and queues counts, and which they have for it; answers kept.
 COUNTS_FOR = 15.0
+#: Seconds for which it is shown while they are asked again: else each of its rows would come and go.
+SHOWN_FOR = 30.0
 DEADLINE = 30.0
 MOST = 100
 
@@ -105,27 +107,28 @@ class Explainer:
             raise Trouble(f"these words cannot be read: {error}") from error
         if not words:
             raise Trouble("name a task and its arguments, a task id or a key")
-        age, known = self._known(words)
+        age, known = self._known(words, COUNTS_FOR)
         if isinstance(known, Explanation):
             return Asked(known, age)
-        quick = self._quick(words)
+        age, former = self._known(words, SHOWN_FOR)
+        now = Asked(former, age) if isinstance(former, Explanation) else Asked(self._quick(words))
         with self._starting:
-            age, known = self._known(words)  # another one may have asked the same meanwhile
+            age, known = self._known(words, COUNTS_FOR)  # another one may have asked the same meanwhile
             if isinstance(known, Explanation):
                 return Asked(known, age)
             if known:
-                return Asked(quick, to_come=known)
+                return now._replace(to_come=known)
             if not self._slots.acquire(blocking=False):
-                return Asked(quick, to_come="Others are asking workers and queues.")
+                return now._replace(to_come="Other questions are put to workers and queues already.")
             self._keep(words, ASKING, math.inf)
         threading.Thread(target=self._ask, args=(words,), name="redislock-page-explain", daemon=True).start()
-        return Asked(quick, to_come=ASKING)
+        return now._replace(to_come=ASKING)
 
-    def _known(self, words: tuple[str, ...]) -> tuple[float, Explanation | str]:
-        """Return an answer that counts, and its age; '' for none."""
+    def _known(self, words: tuple[str, ...], seconds: float) -> tuple[float, Explanation | str]:
+        """Return an answer that is not older than that, and its age; '' for none."""
         at, known = self._answers.get(words, (0.0, ""))
         age = time.monotonic() - at
-        return (age, known) if age < COUNTS_FOR else (0.0, "")
+        return (age, known) if age < seconds else (0.0, "")
 
     def _quick(self, words: Sequence[str]) -> Explanation:
         if not self._turn.acquire(timeout=PATIENCE):

@@ -31,6 +31,7 @@ IN_A_ROW = 2
 MOST = 100
 
 
+SCHEDULE = "schedule"
 SET_UP = "set-up"
 
 
@@ -89,7 +90,8 @@ def _headless(server: LockServer, sample: Sample, around: Around) -> Iterator[Ne
         remedy = explaining(server, key)
         if key in sample.unserved:
             home = sample.unserved[key]
-            why = f"the first belongs to the broker {home}, and no worker of that has been seen for a minute"
+            why = f"the first belongs to the broker {home}, and no worker of that was seen for a minute: "
+            why += "start one, or send them to this app's broker"
             remedy = f"{server.command} waiting --drain --home {shlex.quote(key)}"
         elif around.has_no_worker:
             why = "no worker answers: start one"
@@ -162,7 +164,7 @@ def _entries(server: LockServer, around: Around) -> Iterator[Need]:
         is_stuck = time.time() - (row["sending_since"] or math.inf) > SENDING_FOR_LONG
         if in_a_row >= IN_A_ROW or row["overdue"] or is_stuck:
             remedy = explaining(server, row["task"] or row["name"])
-            yield Need("schedule", row["name"], row["told"], remedy, is_bad=False)
+            yield Need(SCHEDULE, row["name"], row["told"], remedy, is_bad=False)
 
 
 def _set_up(server: LockServer, sample: Sample, around: Around) -> Iterator[Need]:

@@ -12,7 +12,7 @@ from celery_redislock.publishing.handle import Holder
 from celery_redislock.store.store import HELD
 from celery_redislock.web.guard import LONGEST_QUERY
 from celery_redislock.web.markup import bar, tag, to_copy
-from celery_redislock.web.needs import SET_UP, Need, about, needs
+from celery_redislock.web.needs import SCHEDULE, SET_UP, Need, about, needs
 from celery_redislock.web.sample import Sample, has, text_of
 from celery_redislock.web.sampler import Event, Sampler
 
@@ -72,9 +72,13 @@ def _fitting(rows: Sequence[Any], wanted: Wanted, most: int) -> tuple[int, Seque
     return len(rows), rows[:most]
 
 
+def _to_explain(look: Look, subject: str) -> str:
+    return look.link("explain", q=shlex.quote(subject))
+
+
 def key_link(look: Look, key: str) -> object:
     """Return a link to what explains a key; none where its address would be refused."""
-    href = look.link("explain", q=shlex.quote(key))
+    href = _to_explain(look, key)
     kind = "key" if len(key) > SHORT_KEY else "key unbroken"
     is_short = len(href) <= LONGEST_QUERY
     return tag("a" if is_short else "span", key, href=href if is_short else None, class_=kind)
@@ -87,7 +91,12 @@ def _needs(look: Look, wanted: Wanted, most: int) -> tuple[int, Sequence[Need]]:
 
 def _need_cells(look: Look, need: Need) -> Sequence[object]:
     kind = tag("b", need.kind, class_="bad" if need.is_bad else "warn")
-    subject = need.subject if need.kind == SET_UP else key_link(look, need.subject)
+    subject: object = need.subject
+    if need.kind == SCHEDULE:
+        tasks = {row["name"]: row["task"] or row["name"] for row in look.sampler.around.entries}
+        subject = tag("a", need.subject, href=_to_explain(look, tasks.get(need.subject, need.subject)))
+    elif need.kind != SET_UP:
+        subject = key_link(look, need.subject)
     return kind, subject, tag("div", need.told, tag("div", to_copy(need.command)))
 
 
@@ -172,7 +181,7 @@ def _entries(look: Look, wanted: Wanted, most: int) -> tuple[int, Sequence[Mappi
 
 
 def _entry_cells(look: Look, row: Mapping[str, Any]) -> Sequence[object]:
-    name = tag("a", row["name"], href=look.link("explain", q=shlex.quote(row["task"] or row["name"])))
+    name = tag("a", row["name"], href=_to_explain(look, row["task"] or row["name"]))
     last, due = (row[key] and telling.briefly(row[key]) for key in ("last_sent", "next_due"))
     if row["next_due"] and row["next_due"] < time.time() and not row["overdue"]:
         due = "due now"  # it was not yet, when beats were asked
@@ -214,7 +223,7 @@ SECTIONS = {
             asks=("tasks", "schedule", "workers", "set-up"), twice="whether lines stand still",
         ),
         Section(
-            "lines", "Lines", "who waits, longest first",
+            "lines", "Lines", "who waits, most first",
             ("key", "now", "waiting", "first in line", "waits for", "limit, rate, time"), _lines,
             Place.document, _line_cells, nothing="nobody waits in line",
         ),
@@ -229,7 +238,7 @@ SECTIONS = {
             nothing="no entries", asks=("schedule",),
         ),
         Section(
-            "happened", "Happened", "since this page's process began, the latest first",
+            "happened", "Happened", "since this page's process began, the latest first; before that: history",
             ("when", "what", "of", "how"), _events, Event._asdict, _event_cells, nothing="nothing yet",
             asks=("operators",),
         ),

@@ -80,11 +80,15 @@ def explained(explainer: Explainer, link: Callable[..., str], question: str) -> 
     for label, text in found.rows:
         rows.append(tag("dt", label))
         rows.append(tag("dd", to_copy(text) if label in _COMMANDS else opened(text, values)))
-    told = asked.to_come or f"As it was {asked.age:.0f} s ago, workers, queues and the schedule included."
+    told = f"As it was {asked.age:.0f} s ago, workers, queues and the schedule included."
+    if asked.to_come:
+        told = "" if asked.age else "What they say is not in here yet, and may be the reason. "
+        told = f"{asked.to_come} {told}"
     again = tag("a", "Load again", href=link("explain", q=question))
+    note = tag("p", f"{told} ", again, class_="warn" if asked.to_come else None)
     document = {**found.document, "to_come": asked.to_come or None}
     title = tag("h2", "Why does it not run? ", tag("span", question, class_="dim"))
-    return opened(document, values), [tag("section", title, rows, tag("p", f"{told} ", again))]
+    return opened(document, values), [tag("section", title, note, rows)]
 
 
 def field(link: Callable[..., str], question: str) -> Element:

@@ -93,6 +93,22 @@ def test_a_key_is_quoted_in_the_command_that_shows_its_line(shop: Shop) -> None:
     assert rows(shop, "$(id)", quick=True)["in line"] == [told]
 
 
+@pytest.mark.parametrize(
+    ("most", "told"),
+    [
+        (3, "its run would wait in line behind 2 others (a call"),
+        (2, "its run would be retried later: 2 wait, as many as lock_max_waiting lets (a call"),
+    ],
+)
+def test_a_call_whose_line_is_full_is_told_to_be_retried(shop: Shop, most: int, told: str) -> None:
+    task = shop.unique(body, **LOCK, lock_max_waiting=most)
+    held(shop)
+    for task_id in "ab":
+        park(shop, task, task_id)
+    [now] = rows(shop, task.name, "7")["now"]
+    assert told in now
+
+
 class TestWhoIsNext:
     """When the first in line gets the lock."""
 

@@ -1,5 +1,6 @@
 """A line whose first message belongs to a broker without workers: it is told, and can be sent elsewhere."""
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -89,8 +90,11 @@ def test_the_look_of_a_worker_tells_of_it_once_a_minute(shop: Shop, clock: Ahead
 def test_a_drain_sends_it_to_the_apps_broker_if_it_is_asked_to(
     shop: Shop, caplog: Any, monkeypatch: Any
 ) -> None:
-    """``--home``: question and log line name the broker; without it the remedy is told."""
+    """``--home``: question and log line name the broker; without it the remedy is told, and nothing sent."""
     asked: list[str] = []
+    for words, shown in ([], []), (["--home"], ["a", "b", "c"]):
+        tried = json.loads(call(shop, "waiting", KEY, "--drain", "--dry-run", "--json", *words).stdout)
+        assert [each["owner"] for each in tried["waiting"]] == shown
     without = call(shop, "waiting", KEY, "--drain", "--yes")
     assert (without.exit_code, in_line(shop)) == (1, ["a", "b", "c"])
     assert f"some belong to the broker {GONE}: add --home" in without.stdout

@@ -1,6 +1,7 @@
 """Explanations: at once what the lock server knows; what workers say is asked once, beside the page."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -86,6 +87,23 @@ def test_workers_are_not_asked_twice_at_a_time_for_one_question(
     assert wait_until(lambda: slow.asked == ["k", "k"], 60)
 
 
+def test_what_workers_said_is_shown_while_they_are_asked_again(
+    lone: Site, slow: Slow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A view that is loaded again and again does not lose them each time; later, the rest is newer."""
+    slow.gate.set()
+    lone.explainer.explain("k")
+    assert wait_until(lambda: settled(lone.explainer, "k"), 60)
+    slow.gate.clear()
+    for seconds, is_whole in (16.0, True), (31.0, False):
+        (words,) = lone.explainer._answers
+        lone.explainer._keep(words, lone.explainer.explain("k").explanation, time.monotonic() - seconds)
+        document = lone.get("explain.json", q="k").document
+        assert (document["quick"], document["to_come"]) == (not is_whole, ASKING)
+        slow.gate.set()
+        assert wait_until(lambda: settled(lone.explainer, "k"), 60)
+
+
 def test_workers_that_hang_hold_up_nothing(lone: Site, slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two are asked at a time, and given up in the end: the page says so."""
     lone.show()
@@ -94,7 +112,7 @@ def test_workers_that_hang_hold_up_nothing(lone: Site, slow: Slow, monkeypatch: 
     assert wait_until(lambda: sorted(slow.asked) == ["a", "b"], 60)
     others = lone.get("explain.json", q="c").document
     assert others["quick"]
-    assert others["to_come"].startswith("Others are asking")
+    assert others["to_come"].startswith("Other questions are put")
     assert lone.get().status == 200
     assert sorted(slow.asked) == ["a", "b"]
     slow.gate.set()
