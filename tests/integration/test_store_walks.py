@@ -184,7 +184,7 @@ def test_no_request_keeps_the_server_for_long(lone_case: RedisCase) -> None:
     assert trips() == {"evalsha": 2 + 1 + 3}
 
 
-class TestEnds:
+class TestEndsByTheIndex:
     """How long a hold lives still, where the list of locks says something else than its key."""
 
     RUNS = '{"state":"running","ttl":30.0}'
