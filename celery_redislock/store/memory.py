@@ -306,7 +306,8 @@ class MemoryStore(LockStore):
             until = math.inf if within is None else self._clock() + within
             if self._live(self._notes, nonce) is not None:
                 return Parked("repeated")
-            if merge is not None and self._live(self._marks, (name, id)) is not None:
+            mark = None if merge is None else self._live(self._marks, (name, id))
+            if mark is not None and mark[0] == b"done":
                 return Parked("done")
             held_by = self._held_by(name)
             is_own = id in self._holders_of(name)
@@ -655,6 +656,10 @@ class MemoryStore(LockStore):
         self._notes[id_] = (b"", self._clock() + entry.ttl)
         return Promotion(name, id_, entry.text.encode())
 
+    def _is_there(self, entry: Entry) -> bool:  # noqa: ARG002
+        """Whether a message is in its queue, or in hand (``lua/found.lua``): here none gets lost."""
+        return True
+
     def _next_of(self, hold: Hold) -> float:
         """Return when the line of a lock is looked at again because of this holder (``lua/sweep.lua``)."""
         age = 0.0 if hold.since is None else self._wall() - hold.since
@@ -662,14 +667,15 @@ class MemoryStore(LockStore):
         return self._clock() + min(hold.expires_in, later)
 
     def _extend(self, name: str) -> None:
-        """Extend the claims of what was pushed, which counts as there: nobody can tell where it is."""
+        """Extend the claims of what was pushed, and is there yet."""
         for _, id_, entry, _, is_sent, _ in self._lines.get(name, ()):
             held = self._holders_of(name).get(id_)
-            if entry.kind != "push" or held is None or not is_sent:
+            if entry.kind != "push" or held is None or not (is_sent and self._is_there(entry)):
                 continue
             last = min(_LAST, entry.ttl / 2)
             if held.until - self._clock() < last:
-                self.renew([Term(each, id_, entry.ttl) for each in [name, *_others(name, held.value)]])
+                names = [name, *_others(name, entry.facts.encode())]
+                self.renew([Term(each, id_, entry.ttl) for each in names])
             until = self._holders_of(name)[id_].until
             self._due[name] = min(self._due[name], max(self._clock() + _SHORTEST, until - last))
 
@@ -764,8 +770,8 @@ class MemoryStore(LockStore):
         self._due[name] = min(self._due.get(name, by), by)
 
     def _send(self, name: str, id_: str, entry: Entry, pushed: list[str], *, takes: bool) -> None:
-        """Tell who waits that its turn has come. What was pushed before counts as there."""
-        is_there = takes and self._sends.get(id_, (0, 0))[0] > 0
+        """Tell who waits that its turn has come. What was pushed, and is there, is not pushed again."""
+        is_there = takes and self._sends.get(id_, (0, 0))[0] > 0 and self._is_there(entry)
         if entry.kind != "hold" and not is_there:
             queue = self.queues[entry.to]
             queue.insert(len(queue) - pushed.count(entry.to), entry.text)

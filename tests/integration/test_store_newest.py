@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from celery_redislock.store.store import Entry, Merge, Parked
+from celery_redislock.store.store import Entry, Mark, Merge, Parked
 from tests.stores import HOME, JOBS, StoreCase, at_home, granted, in_line, park, refused
 
 A, B, C, D, E, F = JOBS
@@ -64,6 +64,14 @@ def test_the_one_that_gave_way_comes_back_and_is_done(case: StoreCase) -> None:
     take_place(case, C, of=B, number=2)
     assert meet(case, B, number=1).word == "done"
     assert in_line(case) == [C]
+
+
+def test_a_copy_of_one_that_is_ending_is_not_done(case: StoreCase) -> None:
+    """Law 8: its worker may have died before the result was stored. Then it runs again."""
+    case.take(A)
+    case.store.release("n", D, mark=Mark(B, 30.0))
+    assert meet(case, B, number=1).word == "parked"
+    assert in_line(case) == [B]
 
 
 def test_the_mark_of_one_that_gave_way_lives_for_as_long_as_a_copy_may_come(case: StoreCase) -> None:

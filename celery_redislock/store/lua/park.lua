@@ -67,7 +67,7 @@ local task
 if call('EXISTS', note) == 1 then
   return {ok = 'repeated'}
 end
-if named and call('EXISTS', mark_of(stem, id)) == 1 then
+if named and call('GET', mark_of(stem, id)) == '1' then
   return {ok = 'done'}
 end
 local held = call('GET', lock)
