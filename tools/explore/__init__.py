@@ -1,0 +1,1 @@
+"""Every history of a small world, on the store in memory."""

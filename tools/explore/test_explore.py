@@ -1,0 +1,36 @@
+"""Exploring finds what is broken; each world's own figures are those of ``make explore``."""
+
+import pytest
+
+from celery_redislock.store.memory import MemoryStore
+from tools.explore.broken import BROKEN
+from tools.explore.clients import Clients
+from tools.explore.frozen import freeze, thaw
+from tools.explore.search import explore
+from tools.explore.world import World
+from tools.explore.worlds import WORLDS
+
+
+@pytest.mark.parametrize("kind", BROKEN, ids=lambda kind: kind.__name__)
+def test_a_store_that_is_broken_on_purpose_is_found(kind: type[MemoryStore]) -> None:
+    """By a story of a few steps."""
+    found = explore(WORLDS[BROKEN[kind]], kind)
+    assert found.broken
+    assert found.story
+
+
+def test_a_world_without_faults_is_explored_whole() -> None:
+    """A call, its run, and what time does to both: small enough to be counted by hand."""
+    found = explore(World("one call", messages=1, losses=0, kills=0, ticks=0, on_conflict="skip"))
+    # New; queued; its body runs; its lock is released; it is done.
+    assert (found.states, found.broken, found.story) == (5, "", [])
+
+
+def test_what_a_store_keeps_can_be_put_back() -> None:
+    """Each state of a world is the same after it was put back."""
+    world = WORLDS["line, one loss"]._replace(ticks=0)
+    store = MemoryStore(clock=lambda: 0.0)
+    for state in explore(world).seen:
+        thaw(state.store, store)
+        assert freeze(store, 0.0) == state.store
+    assert len(Clients(world).begin().jobs) == 2

@@ -1,0 +1,33 @@
+"""The worlds that are explored on each change; larger ones by hand (``python -m tools.explore --large``)."""
+
+from tools.explore.world import PERIOD, World
+
+WORLDS = {
+    world.name: world
+    for world in (
+        World("claim", on_conflict="skip", ticks=1),
+        World("redelivery", on_conflict="skip", messages=1, kills=2, ticks=2),
+        World("line, one loss", kills=0, ticks=1),
+        World("line, one kill", losses=0, ticks=2),
+        World("run, one loss", claims=False, kills=0, ticks=1),
+        World("run, one kill", claims=False, losses=0, ticks=1),
+        World("retry", on_conflict="skip", messages=1, retries=1, ticks=1),
+        World("retry of two", retries=1, losses=0, kills=0, ticks=0),
+        World("limit of two, three calls", limit=2, messages=3, losses=0, kills=0, ticks=1),
+        World("order of three calls", claims=False, messages=3, losses=0, kills=0, ticks=1),
+        World("period", on_conflict="skip", period=PERIOD, ticks=1),
+        World("period, and calls that wait", period=PERIOD, losses=0, ticks=1),
+        World("two names", names=("a b", "a"), losses=0, ticks=1),
+        World("coalesce", on_conflict="coalesce", ticks=1),
+        World("debounce", on_conflict="coalesce", claims=False, pause=2.0, losses=0, ticks=2),
+        World("rate", rate="1/4000", kills=0, ticks=1),
+    )
+}
+
+#: Explored by hand.
+LARGE = {
+    f"{world.name}, larger": world._replace(
+        name=f"{world.name}, larger", losses=2, kills=2, ticks=world.ticks + 1
+    )
+    for world in WORLDS.values()
+}
