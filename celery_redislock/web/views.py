@@ -82,7 +82,7 @@ def explained(explainer: Explainer, link: Callable[..., str], question: str) -> 
         rows.append(tag("dd", to_copy(text) if label in _COMMANDS else opened(text, values)))
     told = f"As it was {asked.age:.0f} s ago, workers, queues and the schedule included."
     if asked.to_come:
-        told = "" if asked.age else "What they say is not in here yet, and may be the reason. "
+        told = told if asked.age else "What they say is not in here yet, and may be the reason."
         told = f"{asked.to_come} {told}"
     again = tag("a", "Load again", href=link("explain", q=question))
     note = tag("p", f"{told} ", again, class_="warn" if asked.to_come else None)

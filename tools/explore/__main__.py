@@ -19,7 +19,7 @@ def main() -> int:
     parser.add_argument(
         "worlds", nargs="*", metavar="WORLD", choices=[[], *WORLDS, *LARGE], help="all without"
     )
-    parser.add_argument("--large", action="store_true", help="the larger worlds: minutes, and a gigabyte")
+    parser.add_argument("--large", action="store_true", help="with more faults, or more time: two minutes")
     parser.add_argument("--broken", action="store_true", help="only the stores that are broken on purpose")
     arguments = parser.parse_args()
     known = {**WORLDS, **LARGE}

@@ -137,8 +137,8 @@ class HandsOffForAsLongAsAClaim(MemoryStore):
         return super().park(name, id, entry._replace(ttl=QUEUED_FOR), **how)
 
 
-class MergesNothing(MemoryStore):
-    """A newer call stands behind the older ones of its task, and all are done with when the first has run."""
+class MarksTheNewestDone(MemoryStore):
+    """A call whose place others may take is marked as done when it is parked."""
 
     def _let_merge(self, name: str, new: _Place, merge: Any) -> _Place:
         new = super()._let_merge(name, new, merge)
@@ -164,5 +164,5 @@ BROKEN: Mapping[type[MemoryStore], str] = {
     CountsNoStarts: "rate",
     LooksAtNoPeriod: "period",
     HandsOffForAsLongAsAClaim: "line, one kill",
-    MergesNothing: "coalesce",
+    MarksTheNewestDone: "coalesce",
 }

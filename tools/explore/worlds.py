@@ -24,10 +24,15 @@ WORLDS = {
     )
 }
 
-#: Explored by hand.
+#: Explored by hand: a loss and a kill together, or more time.
 LARGE = {
-    f"{world.name}, larger": world._replace(
-        name=f"{world.name}, larger", losses=2, kills=2, ticks=world.ticks + 1
+    world.name: world
+    for world in (
+        World("claim, longer", on_conflict="skip", ticks=2),
+        World("line, a loss and a kill", ticks=1),
+        World("run, a loss and a kill", claims=False, ticks=1),
+        World("two names, a loss and a kill", names=("a b", "a"), ticks=1),
+        World("debounce, a loss and a kill", on_conflict="coalesce", claims=False, pause=2.0, ticks=2),
+        World("rate, longer", rate="1/4000", kills=0, ticks=2),
     )
-    for world in WORLDS.values()
 }

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -95,11 +96,16 @@ def test_what_workers_said_is_shown_while_they_are_asked_again(
     lone.explainer.explain("k")
     assert wait_until(lambda: settled(lone.explainer, "k"), 60)
     slow.gate.clear()
-    for seconds, is_whole in (16.0, True), (31.0, False):
+    for seconds, view in product((16.0, 31.0), ("explain.json", "explain")):
         (words,) = lone.explainer._answers
         lone.explainer._keep(words, lone.explainer.explain("k").explanation, time.monotonic() - seconds)
-        document = lone.get("explain.json", q="k").document
-        assert (document["quick"], document["to_come"]) == (not is_whole, ASKING)
+        is_whole = seconds == 16.0
+        answer = lone.get(view, q="k")
+        if view == "explain":
+            told = "As it was" if is_whole else "What they say is not"
+            assert f"{ASKING} {told}" in answer.parsed.text
+        else:
+            assert (answer.document["quick"], answer.document["to_come"]) == (not is_whole, ASKING)
         slow.gate.set()
         assert wait_until(lambda: settled(lone.explainer, "k"), 60)
 
