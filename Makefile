@@ -23,7 +23,7 @@ help:
 	@echo "make history   what a lock lets through while faults are injected (ARGS='--seconds 10')"
 	@echo "make soak      three beats, five minutes, twice (ARGS='--scheduler celery')"
 	@echo "make lint      ruff and mypy"
-	@echo "make docs      write the pages that are made: docs/options.md, incidents.md, wire.md"
+	@echo "make docs      write the pages that are made: docs/options.md, incidents.md, proof.md, wire.md"
 	@echo "make site      the documentation as a site: build/site/index.html"
 	@echo "make demo-picture  play the demo and write docs/demo.svg from what it prints"
 	@echo "make page-picture  break a system, look at its page, and write docs/page.png (needs chromium, faketime)"
@@ -67,6 +67,7 @@ docs: $(VENV)/dev
 	$(BIN)/python tools/options_page.py docs/options.md
 	$(BIN)/python tools/incidents_page.py docs/incidents.md
 	$(BIN)/python tools/wire_page.py docs/wire.md
+	$(BIN)/python tools/proof_page.py docs/proof.md
 
 # -W: each warning is an error, such as a link to a heading that is gone.
 site: $(VENV)/site

