@@ -10,7 +10,7 @@ PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 # Tests start hundreds of processes, each of which would compile this package anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-picture page-picture unit test slow test-all attack explore history soak lint docs site release clean
+.PHONY: help demo demo-picture page-picture unit test slow test-all attack explore replay history soak lint docs site release clean
 
 help:
 	@echo "make demo      see it work: embedded server, real worker, real tasks (about 25 s)"
@@ -20,6 +20,7 @@ help:
 	@echo "make test-all  both"
 	@echo "make attack    random attacks on random set-ups, ten minutes (ARGS='--seconds 60')"
 	@echo "make explore   every history of small worlds, and stores that are broken on purpose: a minute"
+	@echo "make replay    the same on a server, with the real scripts: answers and keys are compared"
 	@echo "make history   what a lock lets through while faults are injected (ARGS='--seconds 10')"
 	@echo "make soak      three beats, five minutes, twice (ARGS='--scheduler celery')"
 	@echo "make lint      ruff and mypy"
@@ -51,6 +52,9 @@ attack: $(VENV)/dev
 
 explore: $(VENV)/dev
 	$(BIN)/python -m tools.explore $(ARGS)
+
+replay: $(VENV)/dev
+	$(BIN)/python -m tools.explore --replay $(ARGS)
 
 history: $(VENV)/dev
 	$(BIN)/python -m tools.history $(ARGS)

@@ -46,7 +46,6 @@ _NOTED = 15.0
 #: As in ``lua/sweep.lua`` and ``lua/sent.lua``: the last seconds of a claim, in which it is extended; sends
 #: without a start after which a message goes to the end of its line.
 _LAST = 5.0
-_SHORTEST = 0.001
 _MOST_SENDS = 3
 _HAND_OFF = 60.0
 _MOST_EXACT = 1000
@@ -222,7 +221,7 @@ class MemoryStore(LockStore):
             for names, token, ttl in terms:
                 # Several names: of JoinedMemory.
                 of_each = [self._renew(name, token, now + ttl) for name in names.split()]
-                renewed.append(next((one for one in of_each if not one), True))
+                renewed.append(None if None in of_each else all(of_each))
             return Renewal(renewed, now, self._clock())
 
     def _renew(self, name: str, token: str, until: float) -> bool | None:
@@ -607,6 +606,8 @@ class MemoryStore(LockStore):
             for due, name in sorted((due, name) for name, due in self._due.items())[:most]:
                 if due > now:
                     break
+                if name not in self._due:
+                    continue  # who waited here has left with another line
                 self._bring_back(name)
                 holders = self._held_by(name)
                 is_alone = self._is_alone(name)
@@ -673,11 +674,13 @@ class MemoryStore(LockStore):
             if entry.kind != "push" or held is None or not (is_sent and self._is_there(entry)):
                 continue
             last = min(_LAST, entry.ttl / 2)
-            if held.until - self._clock() < last:
+            if held.until - self._clock() <= last:
                 names = [name, *_others(name, entry.facts.encode())]
                 self.renew([Term(each, id_, entry.ttl) for each in names])
+                sends, kept = self._sends[id_]
+                self._sends[id_] = (sends, kept + 1)
             until = self._holders_of(name)[id_].until
-            self._due[name] = min(self._due[name], max(self._clock() + _SHORTEST, until - last))
+            self._due[name] = min(self._due[name], until - last)
 
     def homes(self, spelling: str = "", name: str = "") -> Mapping[str, Proof]:
         with self._lock:
@@ -725,7 +728,7 @@ class MemoryStore(LockStore):
             self._look_by(name, now + _OF_ANOTHER_HOME)
             return _Woken(elsewhere=entry.to)
         takes = self._live(self._marks, (name, id_)) is None
-        is_dead = entry.kind == "ring" and line[0].until < now and not only
+        is_dead = entry.kind == "ring" and line[0].until <= now and not only
         if is_dead:
             self._take_out(name, id_)
         facts = entry.facts.encode()
@@ -933,7 +936,7 @@ class MemoryStore(LockStore):
 
     def _held_by(self, name: str, only: Sequence[str] = ()) -> tuple[Hold, ...]:
         holders = self._holders_of(name)
-        asked = sorted((holders[token] for token in only or holders), key=attrgetter("until"))
+        asked = sorted((holders[token] for token in only or holders), key=attrgetter("until", "value"))
         return tuple(self._hold(name, held[:2], is_period=False) for held in asked)
 
     def _keep(

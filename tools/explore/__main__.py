@@ -1,21 +1,34 @@
-"""Explore small worlds: ``python -m tools.explore [--large] [--broken] [WORLD ...]``.
+"""Explore small worlds: ``python -m tools.explore [--large] [--broken] [--replay] [WORLD ...]``.
 
 Every step is taken from every state; then stores that are broken on purpose are looked for. Exit status 0
 only if no world breaks a law, and each of those stores is found.
+
+With ``--replay``, the shortest way to each state is played on a server instead; then with scripts that are
+broken on purpose. Exit status 0 only if the server says and keeps what the store in memory does, and does not
+with any of those.
 """
 
 import argparse
 import resource
 import sys
+from collections.abc import Sequence
 
-from tools.explore.broken import BROKEN
+from celery_redislock.embedded import EmbeddedServer
+from tools.explore.broken import BROKEN, BROKEN_SCRIPTS
+from tools.explore.replay import Replayed, replay
 from tools.explore.search import Found, explore
+from tools.explore.server import Server
+from tools.explore.world import World
 from tools.explore.worlds import LARGE, WORLDS
 from tools.record import Table, add_record, keep
 
 #: Columns of the tables: of worlds, and of stores that are broken on purpose.
 WORLD = ("world", "states", "steps", "depth", "all calls end within", "time")
 STORE = ("broken on purpose", "found as", "steps", "states", "time")
+
+#: Likewise of what was played on a server, and of scripts that are broken on purpose.
+PLAYED = ("world", "ways", "requests", "differ", "time")
+SCRIPT = ("broken on purpose", "what differs", "requests", "time")
 
 
 def main() -> int:
@@ -26,10 +39,14 @@ def main() -> int:
     )
     parser.add_argument("--large", action="store_true", help="with more faults, or more time: two minutes")
     parser.add_argument("--broken", action="store_true", help="only the stores that are broken on purpose")
+    parser.add_argument("--replay", action="store_true", help="play them on a server: five minutes")
+    parser.add_argument("--server", metavar="PROGRAM", help="the server's program; else the embedded one")
     add_record(parser)
     arguments = parser.parse_args()
     known = {**WORLDS, **LARGE}
     status = 0
+    if arguments.replay:
+        return play([known[name] for name in arguments.worlds] or [*WORLDS.values()], arguments)
     explored, caught = [], []
     if not arguments.broken:
         chosen = [known[name] for name in arguments.worlds] or (LARGE if arguments.large else WORLDS).values()
@@ -54,6 +71,49 @@ def main() -> int:
         tool = "explore --large" if arguments.large else "explore"
         keep(arguments.record, tool, [Table(WORLD, explored), Table(STORE, caught)], memory=f"{most} MB")
     return status
+
+
+def play(worlds: Sequence[World], arguments: argparse.Namespace) -> int:
+    """Play worlds on a server; return the exit status."""
+    played, caught = [], []
+    status = 0
+    with EmbeddedServer(binary=arguments.server) as started:
+        server = Server(started.redis_url)
+        print(f"{server.version}\n\n| {' | '.join(PLAYED)} |\n{'|---' * len(PLAYED)}|")
+        for world in worlds:
+            found = replay(explore(world), server)
+            status |= bool(found.different)
+            seconds = f"{found.seconds:.1f} s"
+            played.append(
+                [world.name, f"{found.states:,}", f"{found.requests:,}", str(len(found.different)), seconds]
+            )
+            print(f"| {' | '.join(played[-1])} |", flush=True)
+            tell_difference(found)
+        print(f"\n| {' | '.join(SCRIPT)} |\n{'|---' * len(SCRIPT)}|")
+        for each in () if arguments.worlds else BROKEN_SCRIPTS:
+            changed = Server(started.redis_url, each.text, each.instead)
+            found = replay(explore(WORLDS[each.world]), changed, most=1)
+            status |= not found.different
+            verdict = found.different[0].what if found.different else "**nowhere**"
+            caught.append([each.told, verdict, f"{found.requests:,}", f"{found.seconds:.1f} s"])
+            print(f"| {' | '.join(caught[-1])} |", flush=True)
+            tell_difference(found)
+    if not arguments.worlds:
+        keep(
+            arguments.record,
+            f"replay on {server.version.split()[0]}",
+            [Table(PLAYED, played), Table(SCRIPT, caught)],
+            server=server.version,
+        )
+    return status
+
+
+def tell_difference(found: Replayed) -> None:
+    """Print the shortest story at whose end a server differs."""
+    for each in sorted(found.different, key=lambda one: len(one.story))[:1]:
+        for told in each.story:
+            print(f"    {told}")
+        print(f"    {each.what}: {each.server} on the server, {each.memory} in memory")
 
 
 def cells_of(found: Found) -> list[str]:

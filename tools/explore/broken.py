@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery_redislock.store.memory import MemoryStore, _Place
 from celery_redislock.store.store import Entry, Grant, Parked, Release
@@ -166,3 +166,50 @@ BROKEN: Mapping[type[MemoryStore], str] = {
     HandsOffForAsLongAsAClaim: "line, one kill",
     MarksTheNewestDone: "coalesce",
 }
+
+
+class BrokenScript(NamedTuple):
+    """A text of a script, what stands there instead, and the world in which a server differs then."""
+
+    told: str
+    text: str
+    instead: str
+    world: str
+
+
+#: Scripts that are broken on purpose.
+BROKEN_SCRIPTS = (
+    BrokenScript(
+        "A release compares no token", "local ours = belongs(held, token)", "local ours = held", "claim"
+    ),
+    BrokenScript(
+        "A start asks for no mark of its message",
+        "local state = mark and not ours and call('GET', mark)",
+        "local state",
+        "redelivery",
+    ),
+    BrokenScript(
+        "A renewal compares no token",
+        "string.sub(value, 1, #token + 1) ~= token .. '\\0'",
+        "false",
+        "claim",
+    ),
+    BrokenScript(
+        "A thread that stands still leaves one of the lines in which it waits, not all",
+        "would stand before those who go before it here.\n      take_out_of_all(stem, name, id, facts)",
+        "would stand before those who go before it here.\n      take_out(stem, id)",
+        "threads, two names",
+    ),
+    BrokenScript(
+        "A copy of one that is ending is told that it is done, where it is parked",
+        "if named and call('GET', mark_of(stem, id)) == '1' then",
+        "if named and call('EXISTS', mark_of(stem, id)) == 1 then",
+        "coalesce",
+    ),
+    BrokenScript(
+        "A period refuses nobody",
+        "if accepted and not is_ours(accepted)",
+        "if false and not is_ours(accepted)",
+        "period",
+    ),
+)

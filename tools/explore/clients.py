@@ -7,7 +7,7 @@ that are acknowledged late. A queue delivers in any order.
 
 from collections.abc import Iterator, Sequence
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery_redislock.store.joinedmemory import JoinedMemory
 from celery_redislock.store.memory import MemoryStore
@@ -24,6 +24,9 @@ from celery_redislock.store.store import (
 )
 from tools.explore.frozen import BEFORE, ends, freeze, thaw
 from tools.explore.world import HAND_OFF, LEASE, QUEUED_FOR, SPAN, Copy, Job, Request, Run, State, Step, World
+
+#: As a verb: seconds pass.
+TIME = "time"
 
 #: Stages of a call of which nothing is to run any more.
 _ENDED = frozenset({"skipped", "merged", "failed", "over", "dead"})
@@ -49,12 +52,27 @@ class _Seeing(MemoryStore):
         return Copy.loads(entry.text).token in self.there
 
 
+class Asked(NamedTuple):
+    """A request and its answer, or time that passed.
+
+    Attributes:
+        called: the number of the call that it is of: 2, 4 …; else one more than that of the last call.
+    """
+
+    verb: str
+    rest: tuple[Any, ...]
+    more: dict[str, Any]
+    called: int
+    answer: Any
+
+
 class Clients:
     """The clients of a world, and the store that they ask.
 
     Attributes:
         world: which one.
         store: in memory.
+        asked: what a step has asked for, when it has just been told.
     """
 
     def __init__(self, world: World, kind: type[MemoryStore] = MemoryStore) -> None:
@@ -62,6 +80,7 @@ class Clients:
         self.world = world
         self._clock = _Clock()
         self._called = 0
+        self.asked: list[Asked] = []
         seeing = type(kind.__name__, (_Seeing, kind), {})
         self.store: _Seeing = seeing(clock=self._clock, wall=lambda: self._called / 1e6)
         self._of_several = JoinedMemory(self.store)
@@ -93,8 +112,12 @@ class Clients:
             yield self._late(state, request)
         if state.store.lines:
             self._load(state)
-            self.store.sweep()
+            self._ask("sweep")
             yield Step("a worker sweeps", self._after(state))
+        yield from self._time(state)
+
+    def _time(self, state: State) -> Iterator[Step]:
+        """Yield that time passes until something ends."""
         if state.ticks:
             until = ends(state.store).union(run.trusted for run in state.runs if run.trusted > 0.0)
             if until:
@@ -106,7 +129,7 @@ class Clients:
         for run in state.runs:
             if run.trusted > 0.0:
                 self._renew(self._name(run.copy), run.token)
-        self.store.sweep()
+        self._ask("sweep")
         runs = [run._replace(trusted=LEASE) if run.trusted > 0.0 else run for run in state.runs]
         return self._after(state, runs=_in_order(runs))
 
@@ -114,6 +137,7 @@ class Clients:
         """Let time pass."""
         self._load(state)
         self._clock.now = seconds
+        self.asked.append(Asked(TIME, (seconds,), {}, self._called, None))
         runs = [run._replace(trusted=max(0.0, round(run.trusted - seconds, 3))) for run in state.runs]
         closed = max(0.0, round(state.closed - seconds, 3))
         changes: Any = {"closed": closed, "closed_by": state.closed_by if closed else ""}
@@ -123,15 +147,19 @@ class Clients:
 
     def _load(self, state: State) -> None:
         """Let the store keep what it does in this state."""
+        self.asked = []
         thaw(state.store, self.store)
         tokens = [copy.token for copy in state.queue] + [run.copy.token for run in state.runs]
         self.store.there = frozenset(tokens)
         self._clock.now = 0.0
-        self._called = sum(job.stage != "new" for job in state.jobs)
+        self._called = 2 * sum(job.stage != "new" for job in state.jobs) + 1
 
-    def _ask(self, verb: str, name: str, *rest: Any, **more: Any) -> Any:
-        store = self._of_several if " " in name else self.store
-        return getattr(store, verb)(name, *rest, **more)
+    def _ask(self, verb: str, *rest: Any, **more: Any) -> Any:
+        """Send a request, of a lock or of several, and note it."""
+        of_several = rest and " " in rest[0]
+        answer = getattr(self._of_several if of_several else self.store, verb)(*rest, **more)
+        self.asked.append(Asked(verb, rest, more, self._called, answer))
+        return answer
 
     def _after(
         self, state: State, *, but: Copy | None = None, puts: Sequence[Copy] = (), **changes: Any
@@ -140,7 +168,7 @@ class Clients:
         queue = [*state.queue, *puts]
         if but is not None:
             queue.remove(but)
-        queue += [Copy.loads(text) for texts in self.store.queues.values() for text in texts]
+        queue += [Copy.loads(text) for text in self.store.queues.get("q", ())]
         store = freeze(self.store, self._clock.now)
         return state._replace(store=store, queue=tuple(sorted(queue)), **changes)
 
@@ -348,9 +376,8 @@ class Clients:
         times: Any = {"pause": self.world.pause, "mark_ttl": inf}
         number = None if copy.number < 0 else copy.number
         merge = Merge(f"{copy.job}\0{copy.token}", number=number, instead_of=instead_of, **times)
-        terms: Any = {"band": int(not (copy.parked or copy.claimed)), "merge": merge if merges else None}
-        nonce = f"n{len(self.store._notes)}"
-        return self._ask("park", self._name(copy), copy.token, entry, nonce=nonce, how=how, **terms)
+        terms: Any = {"band": int(not (copy.parked or copy.claimed)), **({"merge": merge} if merges else {})}
+        return self._ask("park", self._name(copy), copy.token, entry, nonce="", how=how, **terms)
 
     # A worker that runs a message.
 
@@ -414,7 +441,7 @@ class Clients:
         return f"law 3: it changes the hold of {changed[0]}" if changed else broken
 
     def _renew(self, name: str, token: str) -> None:
-        self.store.renew([Term(name, token, LEASE)])
+        self._ask("renew", [Term(name, token, LEASE)])
 
     def _held_beside(self, name: str, token: str) -> dict[tuple[str, str], float]:
         """Return until when others hold these locks."""

@@ -8,6 +8,7 @@ from celery_redislock.store.memory import MemoryStore
 from tools.explore.clients import Clients
 from tools.explore.frozen import ends
 from tools.explore.laws import broken_by, passed_over
+from tools.explore.waiters import Waiters
 from tools.explore.world import LEASE, State, Step, World
 
 #: Steps within which a fair schedule comes to an end, or goes in circles.
@@ -74,15 +75,20 @@ def told_to(seen: dict[State, tuple[State, str] | None], state: State) -> list[s
     return story[::-1]
 
 
+def clients_of(world: World, kind: type[MemoryStore] = MemoryStore) -> Clients:
+    """Return the clients of a world, of a store of this kind."""
+    return (Waiters if world.blocks else Clients)(world, kind)
+
+
 class _Search:
     """A search, breadth first."""
 
     def __init__(self, world: World, kind: type[MemoryStore], most: int) -> None:
         self._world = world
         self._most = most
-        self._clients = Clients(world, kind)
+        self._clients = clients_of(world, kind)
         # With clients of its own: steps are taken while those of another state are not all told yet.
-        self.fair = _Fair(Clients(world, kind))
+        self.fair = _Fair(clients_of(world, kind))
         self.seen: dict[State, tuple[State, str] | None] = {self._clients.begin(): None}
         self.steps = 0
         self.depth = 0

@@ -32,6 +32,7 @@ class World(NamedTuple):
         period: least seconds between two that are accepted.
         rate: starts and milliseconds, as scripts read it.
         pause: seconds without another call until the last one starts; such calls claim nothing at publish.
+        blocks: calls are threads that wait for their lock (``waiters.py``).
         retries: of each call. ``losses``: replies or requests that are lost, and publishers that die.
         kills: of runs; their messages are delivered again.
         ticks: how often time passes until something ends.
@@ -46,6 +47,7 @@ class World(NamedTuple):
     period: float | None = None
     rate: str = ""
     pause: float = 0.0
+    blocks: bool = False
     retries: int = 0
     losses: int = 1
     kills: int = 1

@@ -18,6 +18,7 @@ WORLDS = {
         World("period", on_conflict="skip", period=PERIOD, ticks=1),
         World("period, and calls that wait", period=PERIOD, losses=0, ticks=1),
         World("two names", names=("a b", "a"), losses=0, ticks=1),
+        World("threads, two names", blocks=True, messages=3, names=("a", "b", "a b"), ticks=2),
         World("coalesce", on_conflict="coalesce", ticks=1),
         World("debounce", on_conflict="coalesce", claims=False, pause=2.0, losses=0, ticks=2),
         World("rate", rate="1/4000", kills=0, ticks=1),

@@ -117,7 +117,7 @@ local function hand_on(lock, index, name, home, only, permit, pushed)
       call('ZREM', line, id) -- nobody could read it; what is there of it stays parked, to be looked at
       redis.pcall('ZREM', stem .. 'until', id)
       only = nil
-    elseif type(till) == 'string' and tonumber(till) < now and not only then
+    elseif type(till) == 'string' and tonumber(till) <= now and not only then
       -- Its process is dead, or stands still. Elsewhere it would stand before those who go before it here.
       take_out_of_all(stem, name, id, facts)
     elseif not only and due_of(facts) > now then
