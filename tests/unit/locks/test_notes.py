@@ -112,7 +112,6 @@ def test_its_thread_writes_again_and_again(monkeypatch: pytest.MonkeyPatch) -> N
     assert [told["times"] for _, told in store.told] == [1, 1]
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_writes_nothing_of_its_parents(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would be counted twice."""
     monkeypatch.setattr(NOTES, "write", partial(Notes.write, NOTES))

@@ -16,7 +16,7 @@ import pytest
 
 from celery_redislock.locks import process
 from celery_redislock.locks.process import is_dead, name_of, whereabouts_of
-from tests.forks import gets_through
+from tests.forks import fork, gets_through
 
 pytestmark = [
     pytest.mark.law(4),
@@ -28,7 +28,7 @@ pytestmark = [
 def child(life: Callable[[], object]) -> Iterator[tuple[int, str]]:
     """Fork; yield the child's pid and its place when it has told it, and is about to live its life."""
     mine, its = os.pipe()
-    pid = os.fork()
+    pid = fork()
     if not pid:
         os.write(its, (whereabouts_of(None, os.getpid()) or "").encode())
         life()

@@ -83,7 +83,6 @@ def test_its_thread_looks_again_and_again(monkeypatch: pytest.MonkeyPatch) -> No
         assert wait_until(lambda: len(left) == 50 * (lap + 1), 10)  # noqa: B023  awaited here
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_starts_with_an_empty_queue_and_without_a_thread() -> None:
     """What its parent has in hand is its parent's, and no thread survives a fork."""
     let_nobody_look()  # but for this test, whatever ran before it in this process

@@ -9,6 +9,7 @@ import pytest
 
 from celery_redislock.locks.process import name_of, whereabouts_of
 from celery_redislock.store.store import RUNNING
+from tests.forks import fork
 from tests.unit.shop import KEY, SCOPES, Shop, body, carried
 
 pytestmark = [
@@ -98,7 +99,6 @@ def test_a_period_outlives_the_run_that_was_accepted(shop: Shop) -> None:
     assert shop.held() == {}
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_only_a_lease_says_who_holds_it(shop: Shop) -> None:
     """The main process's name comes with the delivery: a child that is adopted has another parent."""
     read, write = os.pipe()
@@ -110,8 +110,8 @@ def test_only_a_lease_says_who_holds_it(shop: Shop) -> None:
     shop.unique(look, lock_key=KEY).delay(7)
     (claim,) = shop.held().values()
     request = shop.receive()
-    if not (parent := os.fork()):
-        if not os.fork():
+    if not (parent := fork()):
+        if not fork():
             shop.child(request)
         os._exit(0)
     os.waitpid(parent, 0)

@@ -6,6 +6,7 @@ import pytest
 
 from celery_redislock.store.home import LIVES, LONGEST, Proof, SharedText, is_served, spellings_of
 from celery_redislock.store.memory import MemoryStore
+from tests.forks import fork
 
 PROOFS = {
     "amqp:a": Proof("x", 0.0),
@@ -41,7 +42,7 @@ def test_a_child_that_was_forked_before_reads_what_its_parent_writes() -> None:
     store = MemoryStore()
     store.home = "amqp:a"
     asked, answered = os.pipe(), os.pipe()
-    if (pid := os.fork()) == 0:
+    if (pid := fork()) == 0:
         os.read(asked[0], 1)
         os.write(answered[1], store.home.encode())
         os._exit(0)
