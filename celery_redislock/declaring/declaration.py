@@ -17,7 +17,7 @@ from celery_redislock.declaring.server import DECLARATION, joined_for, settings_
 from celery_redislock.declaring.table import INHERIT, TASK_ROWS
 from celery_redislock.declaring.unknown import unknown_options
 from celery_redislock.exceptions import LockOptionError
-from celery_redislock.store.store import LockStore, owner_name
+from celery_redislock.store.store import LockStore
 
 if TYPE_CHECKING:
     from celery_redislock.locks.tasklock import TaskLock
@@ -83,12 +83,11 @@ class Declaration:
         :meth:`SingletonTask.lock_for`.
         """
         made = self._own if options is self.options or options is None else self._made_for(options)
-        owner = owner_name(task_id) if "\0" in task_id else task_id
         if key is None:
             name, lock, tell = made
             bound = self._bind(args, kwargs)
-            return lock(name(bound), owner, is_ignored, main_process, tell(bound) if tell else "")
-        return made[1](key, owner, is_ignored, main_process)
+            return lock(name(bound), task_id, is_ignored, main_process, tell(bound) if tell else "")
+        return made[1](key, task_id, is_ignored, main_process)
 
     def with_limit(
         self, options: LockOptions, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None

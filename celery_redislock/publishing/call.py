@@ -18,7 +18,7 @@ from celery_redislock.locks.tasklock import TaskLock
 from celery_redislock.publishing.message import HEADER, NO_OPTIONS, Message, is_result_ignored, tick_token
 from celery_redislock.publishing.tick import Tick
 from celery_redislock.publishing.turn import spelled
-from celery_redislock.store.store import Merge, owner_name
+from celery_redislock.store.store import Merge
 
 #: A workflow waits for a message with one of these options, or it follows a run. ``reply_to``: a frozen
 #: signature has one; a chord's body has no other (celery 5.5.0, canvas.py).
@@ -188,8 +188,7 @@ class Call:
 
     def own_run(self) -> PublishingRun | None:
         """Return the run of this call's own task id in this thread: a retry or a replacement is published."""
-        owner = owner_name(self.task_id)
-        return next((run for run in runs_in_this_thread() if run.lock.owner == owner), None)
+        return next((run for run in runs_in_this_thread() if run.lock.owner == self.task_id), None)
 
     @property
     def may_be_parked(self) -> bool:

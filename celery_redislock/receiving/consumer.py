@@ -19,7 +19,7 @@ from celery_redislock.declaring.declaration import is_unique
 from celery_redislock.declaring.server import settings_of, store_of
 from celery_redislock.log import command, logger
 from celery_redislock.running.leavings import release_dropped
-from celery_redislock.store.store import owner_name, owner_of
+from celery_redislock.store.store import owner_of
 from celery_redislock.wire.retrying import keep_trying
 
 #: Seconds for which revoked ids are gathered, so that many revocations cost one look at the locks.
@@ -55,7 +55,7 @@ class Revoked:
 
     def add(self, ids: object) -> None:
         """Release the claims of a task id, or of several, within seconds; called where nothing may block."""
-        new = {owner_name(str(one)) for one in maybe_list(ids) or ()}
+        new = set(map(str, maybe_list(ids) or ()))
         with self._lock:
             if new and not self._ids:
                 threading.Thread(target=self._look, name="redislock-revoked", daemon=True).start()

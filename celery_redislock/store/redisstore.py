@@ -92,6 +92,7 @@ from celery_redislock.store.store import (
     Unstarted,
     Waiter,
     facts_in,
+    owner_name,
     owner_of,
     short,
     sliced,
@@ -380,7 +381,7 @@ class RedisStore(LockStore):
     def release_claims(self, owners: Collection[str]) -> Iterator[tuple[str, str]]:
         cursor = "0"
         while True:
-            args = [cursor, LOCKS_PER_CALL, self._start, *owners]
+            args = [cursor, LOCKS_PER_CALL, self._start, *map(owner_name, owners)]
             cursor, claims = self._scripts.begin(
                 "release_claims", [self._index], args, _claims, name=self._index
             )()

@@ -69,18 +69,21 @@ HELD = "hold"
 OPERATOR = "operator "
 HOLD_NONCE = "hold:"
 
+#: SYMBOL FOR NULL. An id that has one is taken for one with NUL.
+_NUL = "\u2400"
+
 #: The cause of a refusal, by the state of its holder.
 _CAUSES = {QUEUED: "claim", RUNNING: "run", ACCEPTED: "period", RATED: "rate"}
 
 
 def owner_name(task_id: str) -> str:
-    """Return a task id as tokens have it: NUL ends a token on the server, and is escaped."""
-    return task_id.replace("\0", "%00")
+    """Return a task id as tokens have it: NUL ends a token on the server, and its symbol stands for it."""
+    return task_id.replace("\0", _NUL)
 
 
 def owner_of(token: str) -> str:
     """Return the owner a token was minted for; a foreign value without a nonce is its own owner."""
-    return token.rpartition("/")[0] or token
+    return (token.rpartition("/")[0] or token).replace(_NUL, "\0")
 
 
 def short(value: str) -> str:

@@ -284,7 +284,7 @@ def left_behind(keys: Mapping[str, tuple[int, bytes]], over: Collection[str]) ->
             continue  # its holders are named beside it
         elif b'"line":1' in value and left <= HAND_OFF * 1000:
             continue
-        elif key.endswith(":lock") and (not is_claim or owner in map(owner_name, over)):
+        elif key.endswith(":lock") and (not is_claim or owner in over):
             found.append(f"{key} is left for {left} ms: {value!r}")
     return found
 
@@ -309,4 +309,4 @@ def tracebacks(log: str) -> list[str]:
 
 def unexplained(refused_for: Iterable[str], known: Collection[str]) -> list[str]:
     """Return the holders for whose sake calls were refused, and of whom nobody has ever heard."""
-    return sorted(set(refused_for) - {*known, *map(owner_name, known)})
+    return sorted(set(refused_for) - set(known))

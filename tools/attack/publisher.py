@@ -91,7 +91,9 @@ def _newest_of(task: Any, key: str, options: Mapping[str, Any] | None) -> dict[s
     """Return of which calls it is one whose newest has to run, and whether that is told by a number."""
     asked = options or {}
     takes_part = "countdown" not in asked and asked.get("lock", "") is not None
-    of = f"{task.name} {asked.get('lock_key', key)}"
+    declared = task.options_of_round["lock_key"]
+    own = declared.format(key=key) if isinstance(declared, str) else key
+    of = f"{task.name} {asked.get('lock_key', own)}"
     return {"of": of, "takes_part": takes_part, "is_numbered": options is not None}
 
 

@@ -540,18 +540,25 @@ def test_those_that_wait_for_a_run_of_their_own_id_take_no_place_of_each_other(s
     assert [shop.store.waiting(key)[0] for key in ("message:x", task.lock_for(7).key)] == [2, 1]
 
 
-def test_one_that_gave_way_is_marked_for_as_long_as_the_broker_may_bring_it_again(shop: Shop) -> None:
-    """Its copy would run later, with older arguments. What waits tells of the newest ones."""
+@pytest.mark.parametrize("older", ["older", "with\0nul"])
+def test_one_that_gave_way_is_marked_for_as_long_as_the_broker_may_bring_it_again(
+    shop: Shop, older: str
+) -> None:
+    """Its copy would run later, with older arguments. What waits tells of the newest ones.
+
+    Who waits for its result is told under its own id.
+    """
     promote.install(shop.app, shop.store)
     shop.app.conf.broker_transport_options = {"visibility_timeout": 7200}
     task = shop.unique(body, lock_key=KEY, on_conflict="coalesce", lock_describe="{amount} EUR")
     shop.store.acquire(KEY, "runs/1", 30_000.0, facts="{}")
-    for amount, task_id in enumerate(("older", "newer")):
+    for amount, task_id in enumerate((older, "newer")):
         shop.app.send_task(task.name, (7, amount), task_id=task_id)
         shop.run()
     assert [(waiter.owner, waiter.about) for waiter in task.lock_for(7).waiting()] == [("newer", "1 EUR")]
+    assert shop.state(older) == "REVOKED"
     shop.store.let_pass(7200.0)
-    assert [owner_of(message) for _, message in shop.store.marks()] == ["older"]
+    assert [owner_of(message) for _, message in shop.store.marks()] == [older]
 
 
 def test_that_a_line_is_full_is_said_once_a_minute_for_each_key(

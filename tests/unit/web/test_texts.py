@@ -67,7 +67,8 @@ def fill(site: Site, monkeypatch: Any, text: str) -> list[str]:
     store = site.store
     around = site.sampler.around
     # Redis gives keys and tokens as bytes, so that no half of a character is in one; and NUL ends a token.
-    key = owner_name(text.encode("utf-8", "replace").decode())
+    task_id = text.encode("utf-8", "replace").decode()
+    key = owner_name(task_id)
     held = f"held {key}"
     stands = f"line {key}"
     facts = {"task": text, "about": text, "host": text, "since": time.time() - 90.0, "on_conflict": text}
@@ -83,7 +84,7 @@ def fill(site: Site, monkeypatch: Any, text: str) -> list[str]:
     forced = {"by": text, "host": text, "reason": text, "owner": text, "since": 1.0}
     store.refusals[held] = History((Refused(2, time.time(), time.time(), text, hold),), forced)
     around.workers = {text: frozenset({text})}
-    around.queues = [Idle(text, 9, (key,))]
+    around.queues = [Idle(text, 9, (task_id,))]
     around.troubles = {"set-up": text}
     around.findings = [("warning", text)]
     skip = {"at": 1.0, "task_id": f"{FOREIGN}{text}", "state": None, "held_for": None, "in_a_row": 3}
