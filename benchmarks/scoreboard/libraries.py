@@ -102,6 +102,17 @@ def _once_task(app: Any, url: str) -> Declaration:
     return Declaration({"base": OnceTask}, None)
 
 
+def _rhubarb(app: Any, url: str) -> Declaration:
+    from rhubarb.tasks import LockableTaskWithArgs
+
+    # Its pages show LockableTask only, whose lock is the task's name: it would reject calls with other
+    # arguments. This class of the same module (0.3.0) has a lock for the positional arguments.
+    return Declaration(
+        {"base": LockableTaskWithArgs},
+        {"base": LockableTaskWithArgs, "lock_ttl": SHORT},
+    )
+
+
 OURS = "celery_redislock"
 #: By name, ours first; a peer's name is that of its package.
 LIBRARIES = {
@@ -112,5 +123,6 @@ LIBRARIES = {
         Library("celery-once", _once),
         Library("celery-heimdall", _heimdall),
         Library("celery-once-task", _once_task, {"11": "no TTL per task"}),
+        Library("rhubarb", _rhubarb),
     )
 }

@@ -81,7 +81,7 @@ assert "later holder" in str(set_balance.apply((1, 60)).result)
 app.conf.update(task_always_eager=True, redislock_eager=True)
 with memory_locks(app) as store:
     assert sync_stock.delay(7).successful()
-    for job in (close_month, settle, charge, sync_account, pack, mail):
+    for job in (close_month, settle, charge, sync_account, pack, mail, collect):
         assert not job.delay(7).is_duplicate
     assert not bill.delay(7, 1).is_duplicate
     assert send_invoice(7) is None and store.names() == []

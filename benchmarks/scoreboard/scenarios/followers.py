@@ -31,7 +31,8 @@ def call_after_result(stage: Stage) -> Outcome:
         result = stage.attempt(lambda: stage.shop.job.delay(1))
         if result is not None:
             with suppress(NoResultError):
-                result.get(timeout=ONE)
+                # Also the result of a duplicate that was refused with an exception.
+                result.get(timeout=ONE, propagate=False)
         if time.monotonic() > deadline:
             break
     stage.settle()

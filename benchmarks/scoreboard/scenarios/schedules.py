@@ -1,9 +1,9 @@
 """What beat sends: each tick runs once, however many beats there are and whatever becomes of one.
 
 The beats are real ones, with nothing set but the schedule and the file of each.
-The pages of the four others do not speak of beat. celery-singleton, celery-once
-(``graceful``, a timeout of an hour) and celery-once-task (all of its set-up) are
-used as in every other scenario, and so is ours. celery-heimdall's have a "unique
+The pages of the five others do not speak of beat. celery-singleton, celery-once
+(``graceful``, a timeout of an hour), celery-once-task (all of its set-up) and
+rhubarb are used as in every other scenario, and so is ours. celery-heimdall's have a "unique
 interval task", which is what is played, with 0.8 of the interval.
 """
 
