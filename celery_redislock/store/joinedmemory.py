@@ -1,8 +1,9 @@
 """Locks of several names in this process's memory: for tests, as ``MemoryStore`` is."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from celery_redislock.store.memory import MemoryStore
+from celery_redislock.store.memory import MemoryStore, _Place
 from celery_redislock.store.several import OfSeveral, parked_together, together, with_names
 from celery_redislock.store.store import Entry, Grant, Mark, Parked, Refusal, Release
 
@@ -21,18 +22,46 @@ class JoinedMemory(OfSeveral, MemoryStore):
     def acquire(self, name: str, token: str, ttl: float, *, facts: str, **terms: Any) -> Any:
         """As :meth:`LockStore.acquire`, of all these locks or of none. The fence is the largest."""
         grants: list[Grant] = []
+        message = terms.get("instead_of") or ""
         with self._lock:
+            lines = {each: [*self._lines.get(each, ())] for each in name.split()}
+            sends = self._sends.get(message)
+            due = {**self._due}
             for each in name.split():
                 answer = super().acquire(each, token, ttl, facts=with_names(facts, name), **terms)
                 if not isinstance(answer, Grant):
+                    if isinstance(answer, Refusal):
+                        self._put_back(lines, message, sends, due)
                     for taken in name.split()[: len(grants)]:
-                        super().release(taken, token)
+                        del self._holders_of(taken)[token]
+                        # What only the caller could publish is served by a sweep.
+                        self._wake(taken, home="")
                     for hold in answer.holds if isinstance(answer, Refusal) else ():
                         hold.name = name  # whoever is refused waits for all
                     return answer
                 grants.append(answer)
         fence = max((each.fence for each in grants if each.fence is not None), default=None)
         return grants[0]._replace(fence=fence, repeated=any(each.repeated for each in grants))
+
+    def _put_back(
+        self,
+        lines: Mapping[str, list[_Place]],
+        message: str,
+        sends: tuple[int, int] | None,
+        due: Mapping[str, float],
+    ) -> None:
+        """Let a message that is refused all its locks keep its places in these lines, as they were."""
+        for name, places in lines.items():
+            ids = [place.id for place in places]
+            if message not in ids or self._entry(name, message) is not None:
+                continue
+            at = ids.index(message)
+            now = self._lines.setdefault(name, [])
+            behind = [each for each, place in enumerate(now) if place.id in ids[at:]]
+            now.insert(behind[0] if behind else len(now), places[at]._replace(is_sent=False))
+            self._look_by(name, due.get(name, self._clock()))
+            if sends is not None:
+                self._sends[message] = sends
 
     def release(
         self, name: str, token: str, *, opened_by: str | None = None, mark: Mark | None = None

@@ -9,7 +9,7 @@ from bisect import bisect
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 from celery_redislock.store.home import KEPT, Proof
@@ -145,49 +145,49 @@ class MemoryStore(LockStore):
             holders = self._holders_of(name)
             repeated = token in holders
             held = holders.get(token if repeated else instead_of or "")
-            mark = None if repeated else self._live(self._marks, (name, message or ""))
-            if mark is not None:
-                self._take_out(name, instead_of)
-                return Marked(mark[0] == b"done", _whole_ms(mark[1] - now))
             copies = self._copies(name, token) if held is None else []
             value = f"{token}\0{facts}".encode()
             if held is None and not (starts_run or limit) and self._room(name, None) > 0:
                 self._wake(name, home="")
-            if held is None and (copies or self._room(name, limit) < _weight_in(value)):
+            is_full = held is None and (bool(copies) or self._room(name, limit) < _weight_in(value))
+            first = None if held is not None or is_full else self._first_in_line(name)
+            mark = None if repeated else self._live(self._marks, (name, message or ""))
+            if mark is not None:
+                self._take_out(name, instead_of, of_all=False)
+                return Marked(mark[0] == b"done", _whole_ms(mark[1] - now))
+            number = self._now_us() if _COALESCES in facts else None
+            if is_full:
                 # Nobody holds it where fewer may than one asks for.
-                number = self._now_us() if _COALESCES in facts else None
-                return Refusal(
-                    self._held_by(name, copies) or (Hold(name, b"limit", _OF_ANOTHER_HOME),), number
-                )
+                found = self._held_by(name, copies) or (Hold(name, b"limit", _OF_ANOTHER_HOME),)
+                return Refusal(found, number)
             taken = None if repeated else held
             if taken is not None and starts_run and not self._may_run(name, instead_of, limit):
                 del holders[instead_of or ""]
                 self._bring_back(name)
-                return Refusal(self._held_by(name))
-            first = self._first_in_line(name) if held is None else None
+                return Refusal(self._held_by(name), number)
             was_in_line = taken is not None and b'"line":1' in taken.value
             if first is not None and first.id == instead_of:
                 first = None
                 was_in_line = True
             if first is not None:
                 text = f'{first.id}\0{{"state":"queued","published":true}}'
-                return Refusal((Hold(name, text.encode(), _OF_ANOTHER_HOME),))
+                return Refusal((Hold(name, text.encode(), _OF_ANOTHER_HOME),), number)
             if not repeated and (taken is None or starts_run):
                 by_rate = self._refused_by_rate(name, facts, instead_of, starts_run=starts_run, token=token)
                 if by_rate is not None:
-                    return by_rate
+                    return by_rate._replace(number=number)
             if held is None or was_in_line:
                 accepted = self._live(self._periods, name) if period else None
                 if accepted is not None and not _belongs(accepted[0], token, instead_of):
                     self._let_wait(name, instead_of, accepted[1])
-                    return Refusal((self._hold(name, accepted, is_period=True),))
+                    return Refusal((self._hold(name, accepted, is_period=True),), number)
                 if period and accepted is None:
                     self._periods[name] = (value, now + period)
             # One that is in line yet is being sent now.
             sends = self._sends.get(instead_of or "", (0, 0))[0] + (instead_of in self._ids(name))
             sent_again = was_in_line and sends > 1
             if was_in_line:
-                self._take_out(name, instead_of)
+                self._take_out(name, instead_of, of_all=False)
             if taken is not None and starts_run and name in self._due:
                 self._due[name] = min(self._due[name], now + _LATEST)
             self._keep(name, value, ttl, limit, instead_of=token if repeated else instead_of)
@@ -239,7 +239,7 @@ class MemoryStore(LockStore):
             accepted = self._live(self._periods, name)
             if accepted is not None and _belongs(accepted[0], opened_by):
                 del self._periods[name]
-            self._take_out(name, token)
+            self._take_out(name, token, of_all=False)
             if token not in self._holders_of(name) and self._is_alone(name):
                 return Release(released=False, held_by=self._held_by(name)[0])
             held = self._holders_of(name).pop(token, None)
@@ -275,10 +275,15 @@ class MemoryStore(LockStore):
             goes_on = ours and self._live(self._marks, (name, new)) is None
             self._leave(name, mark)
             if goes_on:
+                entry = self._entry(name, new)
+                if old != new and entry is not None and new in self._ids(name, is_sent=True):
+                    # It waited for several locks, and was handed them with the one before this.
+                    facts = entry.facts
+                    ttl = entry.ttl
                 self._keep(name, f"{new}\0{facts}".encode(), ttl, instead_of=old)
                 if old == new:
                     self._take_out(name, old)
-                elif self._entry(name, new) is not None:
+                elif new in self._ids(name):
                     woken = self._wake(name, only=new)
             else:
                 holders.pop(old, None)
@@ -457,7 +462,7 @@ class MemoryStore(LockStore):
         starts = [
             each for number, span in rates if number <= _MOST_EXACT for each in self._starts[name, span]
         ]
-        return max(starts, default=(0.0, "rate"))[1]
+        return max(reversed(starts), default=(0.0, "rate"), key=itemgetter(0))[1]
 
     def _closed(self, name: str, facts: str, but: str | None = None) -> float:
         """Return the seconds until who has these facts may start: a rate, a period (``lua/rate.lua``)."""
@@ -508,25 +513,35 @@ class MemoryStore(LockStore):
             is_left = is_sent and unless_held
             word = "released" if is_own and not is_left else "missing" if entry is None else "left"
             self._holders_of(name).pop(id, None)
+            for other in _others(name, entry.facts.encode()) if entry and is_own else ():
+                self._holders_of(other).pop(id, None)
+                if other in self._due:
+                    self._due[other] = self._clock()
             woken = self._wake(name) if is_own else _NOBODY
             answer = Release(word == "released", promoted=woken.promoted)
         return word, b"" if entry is None else entry.dumps().encode(), self._told(answer)
 
     def move(self, name: str, id: str, place: str) -> bool:  # noqa: A002
         with self._lock:
-            places = self._lines.get(name, [])
-            line = self._ids(name)
-            if id not in line:
+            entry = self._entry(name, id)
+            if entry is None or id not in self._ids(name):
                 return False
-            end = places[-1]
-            if place == "first":
-                end = next(each for each in places if each.id == line[0])
-            if id != line[0 if place == "first" else -1]:
-                rest = [each for each in places if each.id != id]
-                at = rest.index(end) if place == "first" else len(rest)
-                moved = next(each for each in places if each.id == id)
-                self._lines[name] = [*rest[:at], moved._replace(band=end.band), *rest[at:]]
+            for each in [name, *_others(name, entry.facts.encode())]:
+                self._move(each, id, place)
             return True
+
+    def _move(self, name: str, id_: str, place: str) -> None:
+        places = self._lines.get(name, [])
+        line = self._ids(name)
+        if id_ not in line or id_ == line[0 if place == "first" else -1]:
+            return
+        end = places[-1]
+        if place == "first":
+            end = next(each for each in places if each.id == line[0])
+        rest = [each for each in places if each.id != id_]
+        at = rest.index(end) if place == "first" else len(rest)
+        moved = next(each for each in places if each.id == id_)
+        self._lines[name] = [*rest[:at], moved._replace(band=end.band), *rest[at:]]
 
     def await_bell(self, bell: str, seconds: float) -> bool:
         with self._lock:
@@ -677,7 +692,7 @@ class MemoryStore(LockStore):
             if held.until - self._clock() <= last:
                 names = [name, *_others(name, entry.facts.encode())]
                 self.renew([Term(each, id_, entry.ttl) for each in names])
-                sends, kept = self._sends[id_]
+                sends, kept = self._sends.get(id_, (0, 0))
                 self._sends[id_] = (sends, kept + 1)
             until = self._holders_of(name)[id_].until
             self._due[name] = min(self._due[name], until - last)
@@ -753,6 +768,7 @@ class MemoryStore(LockStore):
         self._end_merging(name, id_)
         for each in others:
             self._keep(each, f"{id_}\0{entry.facts}".encode(), entry.ttl)
+            self._look_by(each, now + _LATEST)
         if entry.kind == "give":
             self._look_by(name, now + (min(entry.ttl, _LATEST) if takes else entry.ttl))
             sends = self._sends.get(id_, (0, 0)) if takes else (0, 0)
@@ -764,7 +780,7 @@ class MemoryStore(LockStore):
             self._holders_of(name).pop(only, None)
         return (
             _Woken(id_)
-            if takes and (only or not has_permit)
+            if takes and (only or not has_permit or self._room(name, limit) < 1)
             else self._wake(name, rank=rank, home=home, pushed=pushed)
         )
 
@@ -801,7 +817,7 @@ class MemoryStore(LockStore):
             if only != id_ if only else id_ in self._holders_of(name):
                 continue
             entry = self._entry(name, id_)
-            sends, kept = self._sends[id_]
+            sends, kept = self._sends.get(id_, (0, 0))
             for each in [name, *_others(name, entry.facts.encode() if entry else b"")]:
                 self._change(each, id_, is_sent=False)
                 places = self._lines.get(each, [])
@@ -832,10 +848,12 @@ class MemoryStore(LockStore):
         for each in [each for each, (newest, _) in self._newest.items() if (each[0], newest) == (name, id_)]:
             del self._newest[each]
 
-    def _take_out(self, name: str, id_: str | None) -> Entry | None:
+    def _take_out(self, name: str, id_: str | None, *, of_all: bool = True) -> Entry | None:
+        """Take it out of this line, and out of those of the other locks that it waits for."""
         entry = self._entry(name, id_ or "")
         self._end_merging(name, id_)
-        for each in [] if entry is None else [name, *_others(name, entry.facts.encode())]:
+        others = _others(name, entry.facts.encode()) if entry and of_all else []
+        for each in [] if entry is None else [name, *others]:
             self._lines[each] = [place for place in self._lines.get(each, ()) if place.id != id_]
             if not self._lines[each]:
                 del self._lines[each]
@@ -847,7 +865,8 @@ class MemoryStore(LockStore):
         """Whether one that waits for several locks may have this one: it is free, with nobody before it."""
         holders = self._holders_of(name)
         line = [each for each in self._lines.get(name, ()) if each.due <= self._clock()]
-        return id_ in holders or (not holders and (not line or line[0].id == id_))
+        is_free = not (holders or self._ids(name, is_sent=True))
+        return id_ in holders or (is_free and (not line or line[0].id == id_))
 
     def _told(self, answer: _Ended) -> _Ended:
         """Report the messages that an answer has promoted, and return it; without the lock of this store."""
@@ -889,8 +908,12 @@ class MemoryStore(LockStore):
     def _holders_of(self, name: str) -> dict[str, _Held]:
         """Return who holds a lock, by token; what is put in or taken out counts."""
         holders = self._holders[name]
-        for token in [token for token, held in holders.items() if held.until <= self._clock()]:
+        ended = [token for token, held in holders.items() if held.until <= self._clock()]
+        for token in ended:
             del holders[token]
+        # Where nobody holds it any more, those wait again when somebody asks for it.
+        for token in ended if holders else ():
+            self._bring_back(name, token)
         return holders
 
     def _is_alone(self, name: str) -> bool:

@@ -13,7 +13,7 @@ from celery_redislock.exceptions import LockLost, LockOptionError
 from celery_redislock.locks import Lock, Semaphore, connect
 from celery_redislock.locks.watchdog import watchdog_of
 from celery_redislock.store.joined import joined
-from celery_redislock.store.store import Entry
+from celery_redislock.store.store import Entry, Grant, Refusal
 from tests.facts import wait_until
 from tests.faults import Fault, FaultyProxy
 from tests.integration.programs import waiting_programs
@@ -277,6 +277,32 @@ def test_who_is_moved_or_taken_out_in_one_line_is_so_in_all(case: RedisCase) -> 
     assert _lines(case) == [["first/1", "third/1"]] * 2
     case.redis.drain("b", ids=["third/1"])
     assert _lines(case) == [["first/1"]] * 2
+
+
+def test_a_copy_that_is_refused_leaves_its_message_in_its_places(case: RedisCase) -> None:
+    """In one that it had left it would stand behind one that is behind it elsewhere, and both for ever."""
+    case.take("holder/1", name="b")
+    both = joined(case.redis)
+    case.redis.home = "amqp://elsewhere"
+    both.park("a b", "one/1", _entry(case, "1", "give"), nonce="1")
+    assert isinstance(both.acquire("a b", "one/run", 30.0, instead_of="one/1", starts_run=True), Refusal)
+    both.park("a b", "two/1", _entry(case, "2", "give"), nonce="2")
+    assert both.park("a b", "one/1", _entry(case, "1", "give"), nonce="3").word == "repeated"
+    assert _lines(case) == [["one/1", "two/1"]] * 2
+    case.redis.release("b", "holder/1")
+    assert [case.holder(name) for name in "ab"] == ["one/1"] * 2
+
+
+def test_a_retry_that_came_before_its_run_handed_on_leaves_all_lines_when_it_starts(case: RedisCase) -> None:
+    """Left in one, it would be sent again when its own run ends."""
+    _hold_ab(case)
+    both = joined(case.redis)
+    entry = Entry("push", case.queue(), 2.0, '{"line":1}', "text")
+    assert both.park("a b", "retry/1", entry, nonce="1").word == "parked"
+    assert both.hand_on("a b", "holder/1", "retry/1", 60.0, facts='{"state":"queued"}').released
+    terms = {"instead_of": "retry/1", "starts_run": True, "facts": '{"state":"running"}'}
+    assert isinstance(both.acquire("a b", "retry/run", 30.0, **terms), Grant)
+    assert [case.redis.waiting(name, handed_on=True)[0] for name in "ab"] == [0, 0]
 
 
 def test_a_message_that_was_handed_all_keeps_all_until_it_is_run(case: RedisCase) -> None:

@@ -79,7 +79,7 @@ local function seek(name, stem, id, permit, to, ttl, facts, text)
   local sends = note_of(noted, id, 'sent')
   local left = permit and call('ZSCORE', stem .. 'permits', id) - now or call('PTTL', lock)
   local last = math.min(LAST, ttl / 2)
-  local where = found_in(to, text, facts, sends, left < last and DEEP or NEAR)
+  local where = found_in(to, text, facts, sends, left <= last and DEEP or NEAR)
   -- Acknowledged early, it is nowhere until it starts, and the worker that has it renews its claim.
   local renewed_at = now + left - ttl
   if renewed_at > note_of(noted, id, 'at') + RENEWED and now - renewed_at < ttl / 2 then
@@ -91,7 +91,7 @@ local function seek(name, stem, id, permit, to, ttl, facts, text)
     if gone > 0 then
       call('HDEL', noted, id .. '\0gone')
     end
-    if left < last then
+    if left <= last then
       extend(lock, index, name, id, ttl, facts, permit)
       left = ttl
       kept = call('HINCRBY', noted, id .. '\0kept', 1)
