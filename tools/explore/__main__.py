@@ -3,9 +3,9 @@
 Every step is taken from every state; then stores that are broken on purpose are looked for. Exit status 0
 only if no world breaks a law, and each of those stores is found.
 
-With ``--replay``, the shortest way to each state is played on a server instead; then with scripts that are
-broken on purpose. Exit status 0 only if the server says and keeps what the store in memory does, and does not
-with any of those.
+With ``--replay``, the shortest way to each state is played on a server instead; then random long ways, in
+worlds that are too large to be explored, and then with scripts that are broken on purpose. Exit status 0 only
+if the server says and keeps what the store in memory does, and does not with any of those.
 """
 
 import argparse
@@ -15,19 +15,23 @@ from collections.abc import Sequence
 
 from celery_redislock.embedded import EmbeddedServer
 from tools.explore.broken import BROKEN, BROKEN_SCRIPTS
-from tools.explore.replay import Replayed, replay
+from tools.explore.replay import Replayed, replay, wander
 from tools.explore.search import Found, explore
 from tools.explore.server import Server
 from tools.explore.world import World
-from tools.explore.worlds import LARGE, WORLDS
+from tools.explore.worlds import LARGE, WIDE, WORLDS
 from tools.record import Table, add_record, keep
 
 #: Columns of the tables: of worlds, and of stores that are broken on purpose.
 WORLD = ("world", "states", "steps", "depth", "all calls end within", "time")
 STORE = ("broken on purpose", "found as", "steps", "states", "time")
 
+#: Steps of a random way, at the most.
+STEPS = 80
+
 #: Likewise of what was played on a server, and of scripts that are broken on purpose.
 PLAYED = ("world", "ways", "requests", "differ", "time")
+WALKED = ("world", "steps", "requests", "differ", "time")
 SCRIPT = ("broken on purpose", "what differs", "requests", "time")
 
 
@@ -41,6 +45,8 @@ def main() -> int:
     parser.add_argument("--broken", action="store_true", help="only the stores that are broken on purpose")
     parser.add_argument("--replay", action="store_true", help="play them on a server: five minutes")
     parser.add_argument("--server", metavar="PROGRAM", help="the server's program; else the embedded one")
+    parser.add_argument("--ways", type=int, default=20, help="random ones, in each world that is wide (20)")
+    parser.add_argument("--seed", default="1", help="of the random ways (1)")
     add_record(parser)
     arguments = parser.parse_args()
     known = {**WORLDS, **LARGE}
@@ -75,7 +81,7 @@ def main() -> int:
 
 def play(worlds: Sequence[World], arguments: argparse.Namespace) -> int:
     """Play worlds on a server; return the exit status."""
-    played, caught = [], []
+    played, wide, caught = [], [], []
     status = 0
     with EmbeddedServer(binary=arguments.server) as started:
         server = Server(started.redis_url)
@@ -83,11 +89,15 @@ def play(worlds: Sequence[World], arguments: argparse.Namespace) -> int:
         for world in worlds:
             found = replay(explore(world), server)
             status |= bool(found.different)
-            seconds = f"{found.seconds:.1f} s"
-            played.append(
-                [world.name, f"{found.states:,}", f"{found.requests:,}", str(len(found.different)), seconds]
-            )
+            played.append(cells_of_played(world, found))
             print(f"| {' | '.join(played[-1])} |", flush=True)
+            tell_difference(found)
+        print(f"\nseed {arguments.seed}\n\n| {' | '.join(WALKED)} |\n{'|---' * len(WALKED)}|")
+        for world in () if arguments.worlds else WIDE.values():
+            found = wander(world, server, seed=arguments.seed, ways=arguments.ways, steps=STEPS)
+            status |= bool(found.different)
+            wide.append(cells_of_played(world, found))
+            print(f"| {' | '.join(wide[-1])} |", flush=True)
             tell_difference(found)
         print(f"\n| {' | '.join(SCRIPT)} |\n{'|---' * len(SCRIPT)}|")
         for each in () if arguments.worlds else BROKEN_SCRIPTS:
@@ -102,10 +112,17 @@ def play(worlds: Sequence[World], arguments: argparse.Namespace) -> int:
         keep(
             arguments.record,
             f"replay on {server.version.split()[0]}",
-            [Table(PLAYED, played), Table(SCRIPT, caught)],
+            [Table(PLAYED, played), Table(WALKED, wide), Table(SCRIPT, caught)],
             server=server.version,
+            seed=arguments.seed,
         )
     return status
+
+
+def cells_of_played(world: World, found: Replayed) -> list[str]:
+    """Return a row of the table of what was played on a server."""
+    different = str(len(found.different))
+    return [world.name, f"{found.states:,}", f"{found.requests:,}", different, f"{found.seconds:.1f} s"]
 
 
 def tell_difference(found: Replayed) -> None:

@@ -146,6 +146,13 @@ class MarksTheNewestDone(MemoryStore):
         return new
 
 
+class KnowsOneSpelling(MemoryStore):
+    """A process publishes nothing that was parked under another spelling of its broker."""
+
+    def _is_home(self, to: str, home: str | None = None) -> bool:
+        return to == (self.home if home is None else home).partition("\n")[0]
+
+
 #: Each, and the world in which it is looked for.
 BROKEN: Mapping[type[MemoryStore], str] = {
     ReleasesAnybody: "claim",
@@ -165,6 +172,7 @@ BROKEN: Mapping[type[MemoryStore], str] = {
     LooksAtNoPeriod: "period",
     HandsOffForAsLongAsAClaim: "line, one kill",
     MarksTheNewestDone: "coalesce",
+    KnowsOneSpelling: "beside another broker, one kill",
 }
 
 
@@ -199,6 +207,12 @@ BROKEN_SCRIPTS = (
         "would stand before those who go before it here.\n      take_out_of_all(stem, name, id, facts)",
         "would stand before those who go before it here.\n      take_out(stem, id)",
         "threads, two names",
+    ),
+    BrokenScript(
+        "A copy that is refused several locks leaves some of the lines in which its message waits",
+        "for each in pairs(word == 'refused' and kept or {}) do",
+        "for each in pairs({}) do",
+        "two names, one loss",
     ),
     BrokenScript(
         "A copy of one that is ending is told that it is done, where it is parked",

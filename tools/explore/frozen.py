@@ -51,8 +51,9 @@ def freeze(store: MemoryStore, now: float) -> Frozen:
         return place._replace(until=ahead(place.until), due=place.due and ahead(place.due))
 
     holders = []
-    for name, held in sorted(store._holders.items()):
-        live = tuple([(t, h.value, left(h.until), h.is_alone) for t, h in held.items() if h.until > now])
+    for name in sorted(store._holders):
+        held = store._holders_of(name)
+        live = tuple([(t, h.value, left(h.until), h.is_alone) for t, h in held.items()])
         if live:
             holders.append((name, live))
     lines: _Items = ()

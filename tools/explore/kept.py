@@ -1,6 +1,7 @@
 """What two stores are to answer and to keep alike, in memory and on a server."""
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from math import ceil, inf
 from typing import Any
@@ -27,6 +28,8 @@ def compared(answer: Any) -> Any:
             said = "released", answer.released, _hold(answer.held_by), len(answer.promoted)
         case Renewal():
             said = "renewed", tuple(answer.renewed)
+        case (str() as word, bytes(), Release() as release):
+            said = "left", word, compared(release)
         case Sweep():
             said = "swept", sorted(map(_hold, answer.held)), len(answer.promoted), answer.elsewhere
     return said
@@ -44,8 +47,14 @@ def _seconds(value: float) -> float:
 def kept_in_memory(state: State) -> dict[str, Any]:
     """Return what the store in memory keeps, to be compared."""
     store: Frozen = state.store
-    lines = {name: [place.id for place in line if not place.is_sent] for name, line in store.lines}
-    sent = {name: {place.id for place in line if place.is_sent} for name, line in store.lines}
+    held = {name: {token for token, *_ in held} for name, held in store.holders}
+    line = {}
+    sent = {}
+    for name, places in store.lines:
+        # Who has lost what it was handed waits again as soon as somebody asks.
+        is_handed = {place.id for place in places if place.is_sent} & held.get(name, set())
+        line[name] = [place.id for place in places if place.id not in is_handed]
+        sent[name] = is_handed
     return {
         "holders": {
             name: {(token, _seconds(end)) for token, _, end, _ in held} for name, held in store.holders
@@ -53,7 +62,7 @@ def kept_in_memory(state: State) -> dict[str, Any]:
         "marks": {(key, value, _seconds(end)) for key, value, end in store.marks if end < inf},
         "done": {key for key, _, end in store.marks if end == inf},
         "periods": {(name, _token(value), _seconds(end)) for name, value, end in store.periods},
-        "line": {name: ids for name, ids in lines.items() if ids},
+        "line": {name: ids for name, ids in line.items() if ids},
         "sent": {name: ids for name, ids in sent.items() if ids},
         "lines": {name for name, _ in store.due},
         "sends": {id_: sends for id_, sends in store.sends if sends != (0, 0)},
@@ -85,6 +94,7 @@ def kept_by_server(keys: list[Key], now: float) -> dict[str, Any]:
         if read:
             read(name, key, rest)
     kept = found.kept
+    found.bring_back()
     # One whose line is empty meanwhile is looked at once more.
     kept["lines"].intersection_update({*kept["line"], *kept["sent"]})
     return kept
@@ -97,6 +107,18 @@ class _Found:
         self._now = now
         self.kept: dict[str, Any] = {part: set() for part in _SETS} | {part: {} for part in _BY_NAME}
         self.kept["queue"] = []
+        self._places: defaultdict[str, dict[str, float]] = defaultdict(dict)
+
+    def bring_back(self) -> None:
+        """Count those as waiting that have lost what they were handed: they do as soon as somebody asks."""
+        for name, places in self._places.items():
+            handed = self.kept["sent"].get(name, set()) & {t for t, _ in self.kept["holders"].get(name, ())}
+            self.kept["sent"][name] = handed
+            self.kept["line"][name] = [
+                id_ for id_ in sorted(places, key=places.__getitem__) if id_ not in handed
+            ]
+        for part in ("line", "sent"):
+            self.kept[part] = {name: ids for name, ids in self.kept[part].items() if ids}
 
     def lock(self, name: str, key: Key, _: str) -> None:
         if not key.value.startswith(b"permits/"):
@@ -119,9 +141,10 @@ class _Found:
         self.kept["periods"].add((name, _token(key.value), _seconds(key.pttl / 1000)))
 
     def line(self, name: str, key: Key, _: str) -> None:
-        self.kept["line"][name] = [id_.decode() for id_, _ in _pairs(key.value)]
+        self._places[name].update({id_.decode(): float(place) for id_, place in _pairs(key.value)})
 
     def sent(self, name: str, key: Key, _: str) -> None:
+        self.line(name, key, "")
         self.kept["sent"][name] = {id_.decode() for id_, _ in _pairs(key.value)}
 
     def lines(self, _: str, key: Key, __: str) -> None:
@@ -140,8 +163,10 @@ class _Found:
     def newest(self, name: str, key: Key, _: str) -> None:
         self.kept["newest"].update((name, _token(value)) for _, value in _pairs(key.value))
 
-    def starts(self, name: str, key: Key, _: str) -> None:
-        self.kept["starts"].update((name, each.partition(b" ")[2].decode()) for each in key.value)
+    def starts(self, name: str, key: Key, span: str) -> None:
+        starts = [each.decode().split(" ") for each in key.value]
+        since = 1000 * self._now - int(span)
+        self.kept["starts"].update((name, token) for at, token in starts if int(at) > since)
 
     def q(self, _: str, key: Key, __: str) -> None:
         self.kept["queue"] = sorted(_copy_in(text).token for text in key.value)

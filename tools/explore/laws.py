@@ -10,7 +10,8 @@ def broken_by(world: World, state: State) -> str:
     """Return the law that a state breaks; '' for none."""
     for name in {part for names in world.names for part in names.split()}:
         runs = [run for run in state.runs if run.trusted > 0.0 and name in world.names[run.copy.job].split()]
-        if len(runs) > (world.limit or 1):
+        places = sum(world.weights[run.copy.job] if world.weights else 1 for run in runs)
+        if places > (world.limit or 1):
             return f"law 1: {', '.join(run.token for run in runs)} run at once"
     store = state.store
     last = [end for _, held in store.holders for _, _, end, _ in held] + [end for *_, end in store.periods]

@@ -5,14 +5,17 @@ both keep then. A server's keys are taken out after each step, and put back (``D
 another way goes on from there: what two ways have in common is played once.
 """
 
+import random
 import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from tools.explore.acts import MOVES
 from tools.explore.clients import TIME, Asked
 from tools.explore.kept import compared, kept_by_server, kept_in_memory
+from tools.explore.laws import broken_by, passed_over
 from tools.explore.search import Found, clients_of
 from tools.explore.server import Key, Server, later
 from tools.explore.world import Copy, State, Step, World
@@ -25,9 +28,6 @@ ATTEMPTS = 3
 
 #: Steps of one kind that are played although they lead to no new state.
 SOME = 20
-
-#: Milliseconds after a hold has ended, at the least, at which its line is looked at.
-LATER = 10
 
 
 class Difference(NamedTuple):
@@ -80,6 +80,38 @@ def replay(found: Found, server: Server, *, most: int = 0) -> Replayed:
     return Replayed(len(seen), player.requests, time.perf_counter() - began, player.different)
 
 
+def wander(world: World, server: Server, *, seed: str, ways: int, steps: int) -> Replayed:
+    """Play so many ways of so many steps at the most, each step drawn from those that are possible.
+
+    The world may be too large to be explored. A way ends where it differs, or breaks a law.
+    """
+    began = time.perf_counter()
+    player = _Player(world, server, looks_at_all=True)
+    states = 0
+    for number in range(ways):
+        chance = random.Random(f"{seed} {world.name} {number}")  # noqa: S311  not for secrets
+        state = clients_of(world).begin()
+        played: _Played | None = _Played()
+        story: list[str] = []
+        while played is not None and len(story) < steps:
+            # What is lost on its way is sent again by a server sooner than in memory.
+            possible = [each for each in player.steps(state) if " is lost " not in each.step.told]
+            if not possible:
+                break
+            drawn = chance.choice(possible)
+            story.append(drawn.step.told)
+            played = player.play(state, drawn, played, [*story])
+            law = drawn.step.broken or broken_by(world, drawn.step.state)
+            if not drawn.step.told.startswith(MOVES):
+                law = law or passed_over(state, drawn.step.state)
+            if law:
+                player.different.append(Difference(story, law, "", ""))
+                break
+            state = drawn.step.state
+            states += 1
+    return Replayed(states, player.requests, time.perf_counter() - began, player.different)
+
+
 class _Played(NamedTuple):
     """What was played: the server's keys then, the model's time in us, and when which call was made."""
 
@@ -99,12 +131,14 @@ class _Asking(NamedTuple):
 class _Player:
     """Plays steps, and compares."""
 
-    def __init__(self, world: World, server: Server) -> None:
+    def __init__(self, world: World, server: Server, *, looks_at_all: bool = False) -> None:
         self.different: list[Difference] = []
         self.requests = 0
         self._times: Counter[Any] = Counter()
         self._clients = clients_of(world)
+        self._clients.looks_at_all = looks_at_all
         self._server = server
+        server.live_beside(world.homes)
 
     def steps(self, state: State) -> Iterator[_Asking]:
         """Yield each step from a state, and what it asks for."""
@@ -146,9 +180,8 @@ class _Player:
                 self._server.put(later(self._server.take(), round(each.rest[0] * 1000)), before)
                 continue
             self.requests += 1
-            if each.verb == "sweep":
-                now += 1000 * LATER
-                self._server.put(later(self._server.take(), LATER), before)
+            if each.verb == "sweep" and self._clients.looks_at_all:
+                self._server.look_at_all()
             at = now + each.called
             answer = self._server.ask(each, at, known)
             said = compared(answer)

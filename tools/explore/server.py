@@ -17,10 +17,16 @@ from celery_redislock.store.joined import joined_on_server
 from celery_redislock.store.redisstore import RedisStore
 from celery_redislock.store.store import Entry, Merge
 from celery_redislock.wire.scripts import digested
+from tools.explore.acts import OVERWRITE, THEIRS
 from tools.explore.clients import Asked
 from tools.explore.world import Copy, State
 
 PREFIX = "explored"
+
+#: The lines that are looked at, with when; and milliseconds to which that is rounded: the model knows nothing
+#: of those that requests take, and by which a server looks later at what ends.
+LINES = f"{PREFIX}:lines"
+ROUND = 100
 
 #: Keys of the broker.
 BROKERS = frozenset({"q", "unacked"})
@@ -98,6 +104,12 @@ class Server:
             scripts.update({name: _with_model_time(of) for name, of in changed.items()})
         assert not unknown, f"no script has this text: {text}"
 
+    def live_beside(self, homes: str) -> None:
+        """Let clients have these homes; '' for the server as the broker."""
+        for store in self._stores.values():
+            if store.home != homes:
+                self._stores[False].home = homes
+
     def put(self, keys: Iterable[Key], state: State) -> None:
         """Let it keep these keys; in those of the broker, what waits in this state, and what is in hand."""
         sends = dict(state.store.sends)
@@ -106,11 +118,20 @@ class Server:
             for key in keys:
                 if key.name not in BROKERS:
                     pipe.restore(key.name, max(0, key.pttl), key.dump)
+                if key.name == LINES:
+                    pairs = zip(key.value[::2], key.value[1::2], strict=True)
+                    pipe.zadd(LINES, {name: ROUND * round(float(at) / ROUND) for name, at in pairs})
             for copy in state.queue:
                 pipe.rpush("q", _pushed(copy, sends.get(copy.token, (0, 0))[0]))
             for run in state.runs:
-                pipe.hset("unacked", _tag(run.copy.token, sends.get(run.copy.token, (0, 0))[0]), "1")
+                if run.copy.parked:
+                    pipe.hset("unacked", _tag(run.copy.token, sends.get(run.copy.token, (0, 0))[0]), "1")
             pipe.execute()
+
+    def look_at_all(self) -> None:
+        """Let the time have come of each line."""
+        if names := self._client.zrange(LINES, 0, -1):
+            self._client.zadd(LINES, dict.fromkeys(names, 0))
 
     def take(self) -> list[Key]:
         """Return its keys."""
@@ -126,8 +147,16 @@ class Server:
             more["nonce"] = f"n{next(self._nonces)}"
         if asked.verb == "newest" and rest[3] is not None:
             rest[3] = numbers[rest[3]]
+        if asked.verb == OVERWRITE:
+            return self._overwrite(*rest)
         store = self._stores[bool(rest) and " " in rest[0]]
-        return getattr(store, asked.verb)(*rest, **more)
+        answer = getattr(store, asked.verb)(*rest, **more)
+        if asked.verb == "mark_done":
+            store.holders(rest[0])  # its answer is not awaited; that of the next request is
+        return answer
+
+    def _overwrite(self, name: str, ttl: float) -> None:
+        self._client.set(f"{PREFIX}:{{{name}}}:lock", THEIRS, px=round(1000 * ttl))
 
 
 def _with_model_time(text: str) -> tuple[str, str]:

@@ -6,10 +6,10 @@ import pytest
 
 from celery_redislock.embedded import EmbeddedServer
 from tools.explore.broken import BROKEN_SCRIPTS
-from tools.explore.replay import replay
+from tools.explore.replay import replay, wander
 from tools.explore.search import explore
 from tools.explore.server import Server
-from tools.explore.worlds import WORLDS
+from tools.explore.worlds import WIDE, WORLDS
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +22,14 @@ def test_a_server_does_what_the_store_in_memory_does(url: str) -> None:
     """In each state of a world of threads that wait for two locks."""
     found = replay(explore(WORLDS["threads, two names"]), Server(url))
     assert found.requests > found.states / 2
+    assert found.different == []
+
+
+@pytest.mark.parametrize("name", ["wide: line", "wide: limit", "wide: beside another broker, two names"])
+def test_a_server_does_what_the_store_in_memory_does_on_random_ways(url: str, name: str) -> None:
+    """Laws 1 and 2, with a limit and without, and order in line; operators take part. Always the same."""
+    found = wander(WIDE[name], Server(url), seed="test", ways=5, steps=60)
+    assert found.states > 100
     assert found.different == []
 
 

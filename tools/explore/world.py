@@ -28,13 +28,15 @@ class World(NamedTuple):
         messages: calls; ``names``: the locks of each, a blank between two.
         on_conflict: ``skip``, ``wait`` or ``coalesce``.
         claims: at publish; else a message takes its lock when it starts.
-        limit: holders at a time; ``None`` for one, who is alone.
+        limit: places; ``None`` for one holder, who is alone. ``weights``: places that each call takes.
         period: least seconds between two that are accepted.
         rate: starts and milliseconds, as scripts read it.
         pause: seconds without another call until the last one starts; such calls claim nothing at publish.
+        homes: of all processes, where the broker is another server: as it is spelled, a line each. Messages
+            are parked for the last one. '' where the lock server is the broker.
         blocks: calls are threads that wait for their lock (``waiters.py``).
         retries: of each call. ``losses``: replies or requests that are lost, and publishers that die.
-        kills: of runs; their messages are delivered again.
+        kills: of runs; their messages are delivered again. ``acts``: of others (``acts.py``).
         ticks: how often time passes until something ends.
     """
 
@@ -44,14 +46,17 @@ class World(NamedTuple):
     on_conflict: str = "wait"
     claims: bool = True
     limit: int | None = None
+    weights: Sequence[int] = ()
     period: float | None = None
     rate: str = ""
     pause: float = 0.0
+    homes: str = ""
     blocks: bool = False
     retries: int = 0
     losses: int = 1
     kills: int = 1
     ticks: int = 3
+    acts: int = 0
 
     @property
     def bound(self) -> float:
@@ -114,7 +119,7 @@ class Job(NamedTuple):
     Attributes:
         stage: ``new``, ``asked`` (no answer to its claim), ``live`` (accepted), ``skipped``, ``failed``
             (its publish did), ``dead`` (its publisher died with its claim), ``merged`` (a newer one
-            runs), ``over``.
+            runs), ``dropped``, ``over``.
         retries: published. ``done``: messages of it that are done.
     """
 
@@ -141,6 +146,7 @@ class State(NamedTuple):
     losses: int
     kills: int
     ticks: int
+    acts: int
     closed: float = 0.0
     closed_by: str = ""
 
