@@ -26,7 +26,7 @@ by hand: the tools wrote them, by the commands that are named. What is promised:
 TAIL = """
 ## On a server of your own
 
-A drill plays holders, faults and a verdict on your server: [operating](operating.md).
+`celery redislock drill` plays holders, faults and a verdict on your server: [drill](operating.md#drill).
 
 ## Beside other libraries
 

@@ -19,7 +19,7 @@ _MODULES = {
     **dict.fromkeys(("list", "release"), "locks"),
     **dict.fromkeys(("hold", "limit", "waiting"), "line"),
     **dict.fromkeys(("exporter", "stats"), "figures"),
-    **{name: name for name in ("doctor", "explain", "history", "schedule", "web")},
+    **{name: name for name in ("doctor", "drill", "explain", "history", "schedule", "web")},
 }
 
 #: How help shows them: the groups in their order, and their commands.
@@ -27,7 +27,7 @@ _GROUPS = {
     "Why": ("explain", "doctor"),
     "Look": ("list", "waiting", "stats", "history", "web"),
     "Change": ("release", "hold", "limit"),
-    "More": ("schedule", "exporter"),
+    "More": ("schedule", "exporter", "drill"),
 }
 
 

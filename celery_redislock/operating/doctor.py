@@ -93,7 +93,7 @@ def _of_server(store: LockStore, replicas: int, *, some_wait: bool) -> Iterator[
 
     try:
         store.release("message:", NOBODY)  # changes nothing, and fails where a lock would
-        says = {name: store.server_says(section, name) for section, name in _ASKED}
+        says = _says(store)
         apart = _apart(store)
         problems = problems_of_server(store) + (problems_of_waiting(store) if some_wait else [])
     except RedisLockError as error:
@@ -120,6 +120,23 @@ def _of_server(store: LockStore, replicas: int, *, some_wait: bool) -> Iterator[
     elif apart is not None:
         yield "ok", f"its clock and this machine's are {abs(apart):.1f} s apart"
     yield from _of_others(store)
+
+
+def of_losses(store: LockStore, replicas: int) -> list[_Found]:
+    """Return what is lost when the lock server restarts or fails over; so many replicas confirm a lock.
+
+    Raises as :meth:`LockStore.names`.
+    """
+    says = _says(store)
+    online = says["connected_slaves"]
+    found = [*_of_durability(says), *_of_replicas(online, replicas)]
+    if online == "0" and not replicas:
+        found.append(("note", "it has no replica: no lock is granted while it is away"))
+    return found
+
+
+def _says(store: LockStore) -> Mapping[str, str | None]:
+    return {name: store.server_says(section, name) for section, name in _ASKED}
 
 
 def _apart(store: LockStore) -> float | None:

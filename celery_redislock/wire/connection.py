@@ -130,12 +130,12 @@ class Connections:
         try:
             return self._idle[beside.get()].pop()
         except IndexError:
-            return self._open()
+            return self.open()
 
     def take_new(self) -> Any:
         """Lend a new connection and close the idle ones: when one breaks, most others are broken."""
         self.drop_idle()
-        return self._open()
+        return self.open()
 
     def drop_idle(self) -> None:
         """Close the connections nobody is using."""
@@ -144,13 +144,8 @@ class Connections:
             while True:
                 idle.pop().disconnect()
 
-    def _forget(self) -> None:
-        # Each thread beside greenlets has its own: gevent's sockets belong to one hub. A full deque drops a
-        # connection, which closes itself.
-        self._idle: dict[Any, deque[Any]] = defaultdict(partial(deque, maxlen=MOST_IDLE))
-        self._pid = getpid()
-
-    def _open(self) -> Any:
+    def open(self) -> Any:
+        """Return a new connection that is not connected yet."""
         connection: Any = self._pool.connection_class(**self._kwargs)
         connection.redislock_unread = 0
         connection.redislock_until = -inf
@@ -158,6 +153,12 @@ class Connections:
         if beside.get() is not None and hasattr(self._pool, "sentinel_manager"):
             connection.connection_pool = asking_anew(connection.connection_pool)
         return connection
+
+    def _forget(self) -> None:
+        # Each thread beside greenlets has its own: gevent's sockets belong to one hub. A full deque drops a
+        # connection, which closes itself.
+        self._idle: dict[Any, deque[Any]] = defaultdict(partial(deque, maxlen=MOST_IDLE))
+        self._pid = getpid()
 
 
 def place_of(pool: Any) -> str:

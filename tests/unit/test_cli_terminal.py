@@ -291,7 +291,7 @@ class TestHelp:
             "Why": ["explain", "doctor"],
             "Look": ["list", "waiting", "stats", "history", "web"],
             "Change": ["release", "hold", "limit"],
-            "More": ["schedule", "exporter"],
+            "More": ["schedule", "exporter", "drill"],
         }
         assert sorted(chain.from_iterable(names.values())) == sorted(cli._MODULES)
         for line in chain.from_iterable(groups.values()):

@@ -19,7 +19,7 @@ ROOT = Path(celery_redislock.__file__).parent
 #: A room imports only what is on a lower floor.
 _UPWARDS = (
     "exceptions log, wire embedded, store, locks, declaring, publishing, running scheduling, receiving, "
-    "task, testing operating django compat, web, cli"
+    "task, testing operating django compat, web drill, cli"
 )
 FLOORS = {room: floor for floor, rooms in enumerate(_UPWARDS.split(", ")) for room in rooms.split()}
 

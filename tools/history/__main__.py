@@ -1,11 +1,9 @@
 """Play clients that take one lock while faults are injected, and print what their histories show."""
 
 import argparse
-import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,14 +15,15 @@ from typing import Any, NamedTuple
 
 import redis
 
+from celery_redislock.drill.client import NAME, PATIENCE, read, start
+from celery_redislock.drill.verdict import Verdict, judge
+from celery_redislock.wire.clock import boottime
 from tests.cluster import Cluster, running_cluster
 from tests.facts import wait_until
 from tests.faults import FaultyProxy, faulty_proxy
 from tests.servers import EmbeddedServer, failing_over, follow
 from tools.history import forgetting
-from tools.history.client import NAME, PATIENCE, now
 from tools.history.faketime import FakedClock
-from tools.history.verdict import Held, Verdict, judge
 from tools.record import Table, add_record, keep
 
 CLIENTS = 4
@@ -58,15 +57,15 @@ class Stage:
     def play(self, scene: "Scene", seconds: float, folder: Path) -> Verdict:
         """Let clients run, inject the fault again and again, and judge their history."""
         self.ttl = scene.ttl
-        until = now() + seconds
+        until = boottime() + seconds
+        terms = {"prefix": "history", "socket_timeout": 0.3, **scene.options}
+        url = self.urls if len(self.urls) > 1 else self.urls[0]
         for number in range(CLIENTS):
-            options = json.dumps(scene.options)
-            arguments = [scene.ttl, until, folder / f"client-{number}", options, *self.urls]
-            command = [sys.executable, "-m", "tools.history.client", *map(str, arguments)]
-            self.clients.append(subprocess.Popen(command))
+            journal = folder / f"client-{number}"
+            self.clients.append(start(journal, scene.ttl, until, url=url, **terms))
         turn = 0
         try:
-            while now() < until:
+            while boottime() < until:
                 time.sleep(0.5)
                 scene.fault(self, turn)
                 turn += 1
@@ -75,9 +74,8 @@ class Stage:
         finally:
             for client in self.clients:
                 client.kill()
-                client.wait()
-        lines = [line for path in sorted(folder.iterdir()) for line in path.read_text().splitlines()]
-        return judge([Held(**json.loads(line)) for line in lines], until)
+                client.communicate()  # waits, and closes the pipe
+        return judge(read(folder, {}), until)
 
 
 class Scene(NamedTuple):

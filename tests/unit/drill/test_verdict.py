@@ -1,10 +1,10 @@
-"""The checker of ``make history``, on histories made by hand: it can fail, and a clean one passes."""
+"""The verdict on histories made by hand: it can fail, and a clean one passes."""
 
 from collections.abc import Sequence
 
 import pytest
 
-from tools.history.verdict import Held, judge
+from celery_redislock.drill.verdict import Held, judge
 
 
 def held(

@@ -1,0 +1,1 @@
+"""Histories of one lock while faults are injected, and what they show."""
