@@ -10,7 +10,7 @@ PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 # Tests start hundreds of processes, each of which would compile this package anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-picture page-picture unit test slow test-all attack explore replay history soak lint docs site release clean
+.PHONY: help demo demo-picture page-picture unit test slow test-all attack explore replay history soak newest lint docs site release clean
 
 help:
 	@echo "make demo      see it work: embedded server, real worker, real tasks (about 25 s)"
@@ -23,6 +23,7 @@ help:
 	@echo "make replay    the same on a server, with the real scripts: answers and keys are compared"
 	@echo "make history   what a lock lets through while faults are injected (ARGS='--seconds 10')"
 	@echo "make soak      three beats, five minutes, twice (ARGS='--scheduler celery')"
+	@echo "make newest    with the versions that users have, Python 3.10 to 3.15, half an hour (ARGS=3.14)"
 	@echo "make lint      ruff and mypy"
 	@echo "make docs      write the pages that are made: docs/options.md, incidents.md, proof.md, wire.md"
 	@echo "make site      the documentation as a site: build/site/index.html"
@@ -61,6 +62,10 @@ history: $(VENV)/dev
 
 soak: $(VENV)/dev
 	$(BIN)/python -m tools.soak $(ARGS)
+
+# Fetches programs of Debian's next releases into build/newest, on Debian only; nothing is installed.
+newest: $(VENV)/dev
+	$(BIN)/python -m tools.newest $(ARGS)
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

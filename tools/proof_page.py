@@ -100,6 +100,15 @@ SECTIONS = (
         "comes back with its data, then without. A tick may come twice once, where the server has lost "
         "its data.",
     ),
+    Section(
+        "newest",
+        "The versions that users have",
+        "make newest ARGS='--record docs/proof.json'",
+        "How many tests passed, a row for each Python, each on its own day: units, the promises with real "
+        "workers on one server as broker and lock server, and the store on that server; without slow tests. "
+        "What is skipped is said by the tests. What every change is run with beside these: "
+        "[which with which](policy.md#which-with-which).",
+    ),
 )
 
 

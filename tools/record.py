@@ -28,17 +28,27 @@ def add_record(parser: ArgumentParser) -> None:
     parser.add_argument("--record", type=Path, metavar="FILE", help="keep the figures, for the page of proof")
 
 
-def keep(path: Path | None, tool: str, tables: Iterable[Table], **drawn: object) -> None:
+def keep(
+    path: Path | None,
+    tool: str,
+    tables: Iterable[Table],
+    *,
+    versions: Sequence[str] = ("Python", *NAMED),
+    **drawn: object,
+) -> None:
     """Keep the figures of a tool, in place of its last ones, with the day, the versions and what was drawn.
 
     ``path`` is ``None`` where nothing is to be kept. ``drawn`` has seeds and times, by their names.
+    ``versions`` names those to keep: none where the figures are of others than the tool runs with.
     """
     if path is None:
         return
     kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     kept[tool] = {
         "day": datetime.now(timezone.utc).date().isoformat(),
-        "versions": {"Python": platform.python_version(), **{name: version(name) for name in NAMED}},
+        "versions": {
+            name: platform.python_version() if name == "Python" else version(name) for name in versions
+        },
         "drawn": drawn,
         "tables": [[list(table.columns), [list(map(str, row)) for row in table.rows]] for table in tables],
     }
