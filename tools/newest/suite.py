@@ -53,15 +53,18 @@ class Suite:
             return
         print(f"{self.name}: {', '.join(sorted(asked))}", flush=True)
         self._prepare()
-        self._run("apt-get", "update", "-qq")
-        for package in sorted(asked):
-            if self._run("apt-cache", "policy", package):
-                # One by one: Redis and Valkey may exclude each other, and here nothing is installed.
-                self._run("apt-get", "install", *_DOWNLOAD, package)
+        # An archive that does not answer is no archive without the package.
+        self._run("apt-get", "update", "-qq", "-oAPT::Update::Error-Mode=any")
+        found = [package for package in sorted(asked) if self._run("apt-cache", "madison", package)]
+        if not found:
+            return
+        for package in found:
+            # One by one: Redis and Valkey may exclude each other, and here nothing is installed.
+            self._run("apt-get", "install", *_DOWNLOAD, package)
         for archive in sorted((self._apt / "cache/archives").glob("*.deb")):
             subprocess.run(["dpkg", "-x", archive, self.root], check=True)
-        self._notes.write_text(json.dumps(sorted({*self._fetched(), *asked})))
         self._relink()
+        self._notes.write_text(json.dumps(sorted({*self._fetched(), *found})))
 
     def program(self, name: str) -> Path | None:
         """Return the path of a fetched program, ``None`` if the suite does not have it."""

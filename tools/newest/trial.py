@@ -95,12 +95,16 @@ class Trial:
         self._python = self._environment / "bin/python"
 
     def prepare(self) -> None:
-        """Make the environment, and find the lock server.
+        """Find the interpreter and the lock server, and make the environment.
 
         Raises:
-            MissingError: one of the two programs cannot be had.
+            MissingError: one of the two programs cannot be had, or the server has another version.
         """
         interpreter = self._found(self.combination.interpreter)
+        self._server = self._found(self.combination.store)
+        version = server_version(_said(self._server, "--version"))
+        if not version.startswith(f"{self.combination.server}."):
+            raise MissingError(f"the lock server of {self.combination.store.origin} is {version}")
         if not self._python.exists():
             # Debian's python without its venv package has no pip to put in there; ours installs from outside.
             subprocess.run([interpreter, "-m", "venv", "--without-pip", self._environment], check=True)
@@ -110,7 +114,6 @@ class Trial:
             *("--group", "test"),
             f"celery[redis]=={self.combination.celery}.*",
         )
-        self._server = self._found(self.combination.store)
 
     def versions(self) -> list[str]:
         """Return the exact versions: Python, Celery, kombu, redis-py, lock server."""
