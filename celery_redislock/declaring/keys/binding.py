@@ -31,7 +31,10 @@ class Binder:
         self.bound = _compiled(signature) if signature else lambda *a, **k: self.bind_loosely(a, k)
 
     def misfit(self, args: Sequence[object] | None, kwargs: Mapping[str, object] | None) -> str:
-        """Return what does not fit the signature, in the words of the interpreter; '' for nothing."""
+        """Return what does not fit the signature, in the words of the interpreter; '' for nothing.
+
+        Python 3.13.0 misses a positional-only argument that is named where there are ``**kwargs``.
+        """
         try:
             if self._signature is not None:
                 self._signature.bind(*(args or ()), **(kwargs or {}))
