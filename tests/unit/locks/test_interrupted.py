@@ -45,6 +45,8 @@ def interrupt(call: Callable[[], object], at: int, *, sparing: tuple[str, ...] =
 
     before = sys.gettrace()
     gc.disable()  # it would call what other objects have for their end
+    # CPython 3.12 traces opcodes only if some frame has asked for them before this.
+    sys._getframe().f_trace_opcodes = True
     sys.settrace(trace)
     try:
         call()
