@@ -106,7 +106,7 @@ SECTIONS = (
         "make newest ARGS='--record docs/proof.json'",
         "How many tests passed, a row for each Python, each on its own day: units, the promises with real "
         "workers on one server as broker and lock server, and the store on that server; without slow tests. "
-        "What is skipped is said by the tests. What every change is run with beside these: "
+        "Skipped is what this Celery or this Python does not have. What every change is run with: "
         "[which with which](policy.md#which-with-which).",
     ),
 )

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tests.pages import PAGES, ROOT
-from tools.newest.__main__ import merged
+from tools.newest.__main__ import COLUMNS, merged
 from tools.newest.combinations import COMBINATIONS
 from tools.newest.sources import exchanged, sources_for
 from tools.newest.trial import Outcome, failed_in, outcome_of, server_version
@@ -118,6 +118,20 @@ def test_the_policy_has_a_row_for_each_combination_and_none_for_another() -> Non
     rows = [line.strip("| ").split(" | ") for line in PAGES["docs/policy.md"].splitlines()]
     told = [tuple(row[:3]) for row in rows if row[-1] == "before a release"]
     assert told == [(each.python, each.celery, each.server) for each in COMBINATIONS]
+
+
+def test_what_was_kept_is_of_these_combinations_and_nothing_failed() -> None:
+    """The versions that were really run are those that the policy tells."""
+    kept = json.loads((ROOT / "docs/proof.json").read_text(encoding="utf-8"))["newest"]
+    ((columns, rows),) = kept["tables"]
+    assert columns == [*COLUMNS]
+    assert len(rows) == len(COMBINATIONS)
+    for row, combination in zip(rows, COMBINATIONS, strict=True):
+        python, celery, _kombu, _redis, server, *_ = row
+        assert python.startswith(f"{combination.python}.")
+        assert celery.startswith(f"{combination.celery}.")
+        assert server.startswith(f"{combination.server}.")
+        assert not [cell for cell in row if "failed" in cell]
 
 
 def test_each_python_that_is_run_has_a_classifier_and_no_other() -> None:
