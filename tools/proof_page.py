@@ -66,7 +66,7 @@ SECTIONS = (
         "explore --large",
         "Larger worlds",
         "make explore ARGS='--large --record docs/proof.json'",
-        "With a loss and a kill together, or with more time.",
+        "With more time, or with a loss and a kill where that takes long.",
     ),
     Section(
         "replay on Valkey",
@@ -74,9 +74,11 @@ SECTIONS = (
         "make replay ARGS='--record docs/proof.json'",
         "The shortest way to each state of these worlds is played on a server with the real scripts; so are "
         "some of the other steps, of each kind. What it answers and what it keeps are compared with the "
-        "store in memory, and every key but those of lines must have an end. The second table has scripts "
-        "that are broken on purpose. Only the clock is the model's: scripts are told the time that has "
-        "passed, and keys are made to live for less.",
+        "store in memory, and every key but those of lines must have an end. The second table has random "
+        "ways in worlds that are too large to be explored: four calls, four losses, four kills, and three "
+        "acts of operators and of other programs. The third one has scripts that are broken on purpose. "
+        "Only the clock is the model's: scripts are told the time that has passed, and keys are made to "
+        "live for less.",
     ),
     Section(
         "replay on Redis",

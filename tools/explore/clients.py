@@ -139,12 +139,14 @@ class Clients:
     def _possible(self, state: State) -> Iterator[Step]:
         for number, job in enumerate(state.jobs):
             if job.stage == "new":
-                yield from self._publish(state, number)
+                if not self._has_equal_before(state, number):
+                    yield from self._publish(state, number)
             elif job.stage == "asked":
                 yield from self._after_no_answer(state, number)
         for copy in dict.fromkeys(state.queue):
             yield from self._receive(state, copy)
         for run in state.runs:
+            yield from self._keep(state, run)
             yield from getattr(self, f"_{run.stage}")(state, run)
             if state.kills:
                 yield from self._kill(state, run)
@@ -155,6 +157,25 @@ class Clients:
         if state.acts:
             yield from acts(self, state)
         yield from self._time(state)
+
+    def _has_equal_before(self, state: State, number: int) -> bool:
+        """Whether a call of the same locks is still to be made: which of two is made first tells nothing."""
+        world = self.world
+        equal = [world.names, world.weights or (1,) * world.messages]
+        return any(
+            state.jobs[each].stage == "new" and all(of[each] == of[number] for of in equal)
+            for each in range(number)
+        )
+
+    def _keep(self, state: State, run: Run) -> Iterator[Step]:
+        """Yield that a worker renews the claim that was handed to a message in its hands."""
+        token = run.copy.token
+        name = self._name(run.copy)
+        held = dict(state.store.holders).get(name.partition(" ")[0], ())
+        if run.copy.parked and state.ticks < self.world.ticks and token in [each for each, *_ in held]:
+            self.load(state)
+            self.ask("renew", [Term(name, token, HAND_OFF)])
+            yield Step(f"its worker renews the claim of {token}", self.after(state))
 
     def _sweep(self, state: State) -> Step:
         self.load(state)

@@ -153,6 +153,8 @@ class _Fair:
             path.append((quiet, seconds))
             told.append(step.told)
             quiet = step.state
+            if why := step.broken or broken_by(self._clients.world, quiet):
+                raise _BrokenError(why, of, *told)
         left = self._left.get(quiet, 0.0)
         for state, seconds in reversed(path):
             left += seconds

@@ -14,7 +14,7 @@ class Waiters(Clients):
     def _possible(self, state: State) -> Iterator[Step]:
         """Yield what may happen next. A thread that asks for nothing any more is one that stands still."""
         for number, job in enumerate(state.jobs):
-            if job.stage == "new":
+            if job.stage == "new" and not self._has_equal_before(state, number):
                 self.load(state)
                 yield Step(f"thread {number} asks for its lock", self._take(state, number))
             elif job.stage == "waits":
