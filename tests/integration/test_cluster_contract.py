@@ -49,7 +49,6 @@ NOT_HERE: Mapping[str, str] = {
     "test_no_name_is_read_behind_the_last_one_that_is_wanted": _IN_SLOTS,
     "test_a_run_that_is_put_back_in_the_list_while_that_is_read_is_told": _IN_SLOTS,
     "test_a_look_tells_of_a_line_of_another_type_and_goes_on": _ELSEWHERE,
-    "test_two_that_look_share_the_work": "each slot has an index of its lines, so they share by slots",
     "test_where_a_queue_takes_nothing_its_message_stays_in_line": "a slot is looked at soon after a parking",
     "test_who_gives_up_leaves_no_trace_and_costs_nobody": _ITS_INDEX,
     "test_a_run_is_late_by_its_own_end_not_by_the_time_that_a_walk_takes": _ITS_INDEX,

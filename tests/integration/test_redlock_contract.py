@@ -13,15 +13,9 @@ from tests.stores import ABOUT, QuorumCase, granted, refused
 
 A, B = "job-a/1", "job-b/1"
 
-#: What is for tasks; a ttl too short for two rounds; and a clock, of which each server has one.
+#: What is begun and read later; a ttl too short for two rounds; and a clock, of which each server has one.
 _NOT_HERE = {
-    "test_a_lease_takes_over_its_claim_without_a_gap",
-    "test_a_lease_whose_claim_is_gone_takes_a_free_lock",
-    "test_a_claim_is_taken_over_once",
-    "test_taking_over_can_be_repeated",
     "test_what_is_begun_is_answered_as_an_acquire_is",
-    "test_a_held_lock_is_refused_to_every_other_token",
-    "test_who_looks_before_a_claim_takes_nothing_and_is_refused_by_others_only",
     "test_a_ttl_is_kept_to_the_millisecond",
     "test_one_server_tells_its_time_and_nothing_else_does",
 }

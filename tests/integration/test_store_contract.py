@@ -1,37 +1,14 @@
 """What every store promises, verb by verb: acquire, release, renew, inspect, force_release."""
 
 import time
-from collections.abc import Callable
 
 import pytest
 
 from celery_redislock.locks.lease import new_token
 from celery_redislock.store.store import Term
-from tests.stores import ABOUT, FACTS, ClusterCase, MemoryCase, StoreCase, granted, refused
+from tests.stores import ABOUT, ClusterCase, MemoryCase, StoreCase, granted, refused
 
 A, B, C = "job-a/1", "job-b/1", "job-c/1"
-
-
-#: A request for a lock, and a look at who would refuse it.
-either = pytest.mark.parametrize(
-    "asked",
-    [lambda case, token: case.take(token), lambda case, token: case.store.look("n", token)],
-    ids=["acquire", "look"],
-)
-Asked = Callable[[StoreCase, str], object]
-
-
-@either
-def test_a_held_lock_is_refused_to_every_other_token(case: StoreCase, asked: Asked) -> None:
-    """Mutual exclusion: while a hold lives, nobody else gets one, not even the same owner's next run."""
-    case.take(A, 30.0)
-    for token in (B, "job-a/2", "job-a", "job-a/", "job-a/11", ""):
-        hold = refused(asked(case, token)).hold
-        assert case.holder() == A
-    assert (hold.name, hold.token, hold.owner) == ("n", A, "job-a")
-    assert (hold.facts, hold.is_period) == (FACTS, False)
-    assert 25.0 < hold.expires_in <= 30.0
-    assert case.store.release("n", A).released
 
 
 def test_locks_of_different_names_do_not_know_each_other(case: StoreCase) -> None:
@@ -134,48 +111,6 @@ def test_a_batch_of_renewals_answers_each_in_its_place(case: StoreCase) -> None:
     assert list(answer.renewed) == [True, False, True, *[None] * 444, True, False, True]
     assert list(case.store.renew([]).renewed) == []
     assert (case.remaining(names[-1]) or 0.0) > 25.0
-
-
-def test_a_lease_takes_over_its_claim_without_a_gap(case: StoreCase) -> None:
-    """The old token is nothing any more."""
-    claim = granted(case.take(A, 3600.0))
-    lease = granted(case.take(B, 30.0, instead_of=A))
-    assert (lease.taken_over, lease.repeated) == (True, False)
-    assert lease.fence > claim.fence
-    assert case.holder() == B
-    assert not case.store.release("n", A).released
-    assert case.store.renew([Term("n", A, 3600.0)]).renewed == [False]
-    assert (case.remaining() or 99.0) <= 30.0
-
-
-def test_a_lease_whose_claim_is_gone_takes_a_free_lock(case: StoreCase) -> None:
-    case.take(A)
-    case.expire()
-    assert not granted(case.take(B, instead_of=A)).taken_over
-
-
-def test_a_claim_is_taken_over_once(case: StoreCase) -> None:
-    """The same message delivered twice: the first delivery took the claim, the second finds it taken."""
-    case.take(A)
-    case.take(B, instead_of=A)
-    assert refused(case.take(C, instead_of=A)).hold.token == B
-
-
-def test_taking_over_can_be_repeated(case: StoreCase) -> None:
-    case.take(A)
-    answers = [granted(case.take(B, instead_of=A)) for _ in range(2)]
-    assert [(answer.taken_over, answer.repeated) for answer in answers] == [(True, False), (False, True)]
-    assert case.holder() == B
-
-
-def test_who_looks_before_a_claim_takes_nothing_and_is_refused_by_others_only(case: StoreCase) -> None:
-    """A publish that is repeated is no duplicate of itself, and what has expired refuses nobody."""
-    assert case.store.look("n", B) is None
-    assert case.store.inspect("n") is None
-    case.take(A)
-    assert case.store.look("n", A) is None
-    case.expire()
-    assert case.store.look("n", B) is None
 
 
 @pytest.mark.parametrize(

@@ -48,17 +48,6 @@ def holders(case: StoreCase) -> set[str]:
     return {hold.token for hold in case.store.holders("n")}
 
 
-def test_as_many_hold_a_lock_as_its_limit_says_and_no_more(case: StoreCase) -> None:
-    """Law 1. Who is refused learns of all holders; above 1 there is no fence."""
-    grants = [granted(take(case, token)) for token in (A, B, C)]
-    assert [grant.fence for grant in grants] == [None] * 3
-    refusal = refused(take(case, D))
-    assert {hold.token for hold in refusal.holds} == {A, B, C} == holders(case)
-    assert refusal.because == "run"
-    assert refused(case.store.look("n", D, limit=3)).holds
-    assert case.store.look("n", A, limit=3) is None
-
-
 def test_one_that_knows_of_no_limit_finds_such_a_lock_held(case: StoreCase) -> None:
     """It takes no permit, and none is granted beside it; whoever holds one is named as its holder."""
     take(case, A)
@@ -98,17 +87,6 @@ def test_a_second_delivery_never_takes_a_second_permit(case: StoreCase) -> None:
     assert holders(case) == {"job-a/2", B}
 
 
-def test_a_claim_becomes_a_lease_within_its_permit(case: StoreCase) -> None:
-    take_all(case, A, B, C)
-    assert granted(take(case, "job-a/run", instead_of=A)).taken_over
-    assert holders(case) == {"job-a/run", B, C}
-    assert case.store.hand_on("n", "job-a/run", "job-a/again", 30.0, facts=facts(3)).released
-    assert case.store.hand_on("n", "job-a/run", "job-a/again", 30.0, facts=facts(3)).released
-    assert holders(case) == {"job-a/again", B, C}
-    assert not case.store.hand_on("n", "job-x/1", "job-x/2", 30.0, facts=facts(3)).released
-    refused(take(case, D))
-
-
 def test_a_crashed_holders_permit_returns_after_its_own_ttl(case: StoreCase) -> None:
     """The others hold theirs meanwhile, and renew them."""
     take_all(case, A, B, C)
@@ -119,31 +97,6 @@ def test_a_crashed_holders_permit_returns_after_its_own_ttl(case: StoreCase) -> 
     assert holders(case) == {A, C, D}
     assert not case.store.release("n", B).released
     assert all(hold.expires_in > 50.0 for hold in case.store.holders("n") if hold.token != D)
-
-
-def test_whoever_ends_a_hold_lets_the_next_in_line_start(case: StoreCase) -> None:
-    take_all(case, A, B, C)
-    for id_ in (D, E, "job-f/1"):
-        assert park(case, id_).word == "parked"
-    assert case.store.release("n", B).released
-    assert case.store.force_release("n", expected=C).released
-    assert case.pushed() == [D, E]
-    # Nobody goes before those that wait, also where there is room.
-    case.expire_permit(A)
-    assert isinstance(take(case, "job-x/1"), Refusal)
-    assert {hold.token for hold in look(case).held} >= {D, E}
-    assert case.pushed() == [D, E, "job-f/1"]
-    assert granted(take(case, "job-d/run", instead_of=D)).taken_over
-
-
-def test_those_that_are_handed_it_at_once_are_received_in_their_order(case: StoreCase) -> None:
-    """As many as there is room for, when one that held it alone has ended."""
-    case.take(A)
-    for token in (B, C, D, E):
-        park(case, token)
-    case.store.release("n", A)
-    assert holders(case) == {B, C, D}
-    assert case.pushed()[::-1] == [B, C, D]
 
 
 def test_an_exclusive_waiter_gets_its_turn_when_the_permits_have_drained(case: StoreCase) -> None:
@@ -197,22 +150,6 @@ def test_a_period_counts_and_begins_for_each_that_is_accepted(case: StoreCase) -
     granted(take(case, B, period=60.0))
 
 
-def test_an_operator_takes_all_permits_or_one(case: StoreCase) -> None:
-    take_all(case, A, B, C)
-    kept = case.store.force_release("n", expected=D)
-    assert not kept.released
-    assert kept.held_by is not None
-    assert kept.held_by.token == A
-    assert case.store.force_release("n", expected=B).released
-    assert holders(case) == {A, C}
-    gone = case.store.force_release("n")
-    assert gone.released
-    assert gone.held_by is not None
-    assert gone.held_by.token == A
-    assert holders(case) == set()
-    assert list(case.store.renew([Term("n", A, 30.0)]).renewed) == [None]
-
-
 def test_only_those_are_listed_that_hold(case: StoreCase) -> None:
     take(case, A)
     assert case.store.names() == ["n"]
@@ -251,12 +188,6 @@ def test_nothing_is_left_when_nobody_holds_it(plain_case: RedisCase) -> None:
     plain_case.store.release("n", A)
     plain_case.store.release("n", B)
     assert plain_case.keys() == []
-
-
-def test_a_look_finds_room_for_one_more(case: StoreCase) -> None:
-    take_all(case, A, B)
-    assert case.store.look("n", C, limit=3) is None
-    assert case.store.look("n", C, limit=2) is not None
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ from tests.stores import (
     line_up,
     look,
     park,
-    refused,
 )
 
 A, B, C, D, E, F = JOBS
@@ -50,29 +49,11 @@ def served(case: StoreCase) -> list[str]:
 
 
 class TestPlace:
-    def test_those_who_wait_are_served_in_the_order_they_came(self, case: StoreCase) -> None:
-        case.take(A)
-        answers = [park(case, id_) for id_ in (B, C, D)]
-        assert [(answer.word, answer.place) for answer in answers] == [("parked", at) for at in range(3)]
-        assert [answer.held_by and answer.held_by.token for answer in answers] == [A, A, A]
-        assert in_line(case) == [B, C, D]
-        assert case.lines() == ["n"]
-        assert served(case) == [B, C, D]
-
     def test_a_band_is_served_before_the_next_one(self, case: StoreCase) -> None:
         case.take(A)
         for id_, band in [(B, 9), (C, 255), (D, 0), (E, 9), (F, 0)]:
             park(case, id_, band=band)
         assert served(case) == [D, F, B, E, C]
-
-    def test_a_copy_of_a_message_that_is_ending_goes_without_the_lock(self, case: StoreCase) -> None:
-        """Law 5: who has seen the result finds the lock free, or with the next one."""
-        line_up(case, B, C, D)
-        case.store.release("n", A, mark=Mark(B, 30.0))
-        assert (case.holder(), in_line(case)) == (C, [D])
-        case.store.release("n", C, mark=Mark(D, 30.0))
-        assert (case.holder(), in_line(case), case.lines()) == (None, [], [])
-        assert case.pushed() == [C, B, D]  # the last of those that were pushed at once is next
 
     @pytest.mark.parametrize("token", TOKENS)
     def test_a_mark_is_found_whatever_the_token_of_its_message_looks_like(
@@ -98,18 +79,6 @@ class TestPlace:
         assert [each.id for each in given] == [E]
         assert sorted(case.pushed()) == [B, C, D]
         assert case.store.drain() == (0, ()), "another process has it, and publishes it"
-
-    def test_lines_are_named_while_somebody_waits(self, case: StoreCase) -> None:
-        for name in ("n", "other", "free"):
-            case.take(A, name=name)
-        park(case, B)
-        park(case, C, name="other")
-        for name in ("n", "other"):
-            case.make_due(name)  # those too whose time has come
-        assert sorted(case.store.lines()) == ["n", "other"]
-        assert len(case.store.lines(limit=1)) == 1
-        case.store.leave("n", B)
-        assert case.store.lines() == ["other"]
 
     def test_waiting_tells_who_waits_and_how_it_is_told(self, case: StoreCase) -> None:
         case.take(A)
@@ -238,15 +207,6 @@ class TestLongestWait:
 
 
 class TestPark:
-    def test_a_repeated_request_parks_once_also_where_its_entry_was_served(self, case: StoreCase) -> None:
-        case.take(A)
-        park(case, B, nonce="one")
-        assert park(case, B, nonce="one").word == "repeated"
-        assert in_line(case) == [B]
-        case.store.release("n", A)
-        assert park(case, B, nonce="one").word == "repeated"
-        assert (in_line(case), case.pushed(), case.holder()) == ([], [B], B)
-
     def test_the_one_ahead_holds_the_lock_that_others_wait_for_and_begins(self, case: StoreCase) -> None:
         """Else its run would be refused in favour of those that are behind it."""
         ahead = f"{A}\0{IN_LINE}"
@@ -306,6 +266,8 @@ ENDINGS: dict[str, Ending] = {
     "hand_on to one that is done": _hand_on_to_one_that_is_done,
     "leave": lambda case: case.store.leave("n", A)[2],
 }
+
+
 endings = pytest.mark.parametrize("end", ENDINGS.values(), ids=ENDINGS)
 
 
@@ -375,38 +337,7 @@ class TestEnds:
         assert not case.store.await_bell(bell, 0.01)
 
 
-class TestStart:
-    def test_a_newcomers_run_does_not_overtake_after_an_expiry(self, case: StoreCase) -> None:
-        line_up(case, B)
-        case.expire()
-        hold = refused(case.take(C, starts_run=True)).hold
-        assert (hold.token, hold.state, hold.is_period, case.holder()) == (B, "queued", False, None)
-        assert refused(case.take(C, starts_run=True, instead_of=D)).hold.token == B
-
-    def test_the_run_of_one_that_has_waited_meets_a_period_and_begins_its_own(self, case: StoreCase) -> None:
-        """To be handed a lock is no acceptance: nobody gets round ``lock_period`` by waiting."""
-        case.take(A, period=60.0)
-        park(case, B)
-        park(case, C)
-        case.store.release("n", A)
-        hold = refused(case.take("job-b/run", starts_run=True, instead_of=B, period=60.0)).hold
-        assert (hold.is_period, hold.owner) == (True, "job-a")
-        case.store.release("n", B)
-        case.expire(part="period")
-        granted(case.take("job-c/run", starts_run=True, instead_of=C, period=60.0))
-        assert case.remaining(part="period")
-
-
 class TestSweep:
-    def test_a_look_after_an_expiry_serves_the_first_in_line(self, case: StoreCase) -> None:
-        line_up(case, B, C)
-        assert 0.0 < case.store.sweep().next_in <= 5.0
-        case.expire()
-        case.make_due()
-        assert case.store.sweep().held == ()
-        assert (case.holder(), case.pushed(), in_line(case)) == (B, [B], [C])
-        assert case.lines() == ["n"]
-
     def test_a_line_is_due_when_its_hold_expires_and_a_look_tells_whose_it_is(self, case: StoreCase) -> None:
         case.take(A, 2.0)
         park(case, B)
@@ -414,16 +345,6 @@ class TestSweep:
         (hold,) = look(case).held
         assert (hold.name, hold.token, hold.facts["host"]) == ("n", A, "here")
         assert 0.0 < case.store.sweep().next_in <= 2.1
-
-    def test_two_that_look_share_the_work(self, case: StoreCase) -> None:
-        names = [f"n{number}" for number in range(5)]
-        for name in names:
-            case.take(A, name=name)
-            case.store.park(name, B, Entry("push", case.queue(), 30.0, IN_LINE, name), nonce=name)
-            case.make_due(name)
-        looks = [[hold.name for hold in case.store.sweep(most=3).held] for _ in range(3)]
-        assert [len(look) for look in looks] == [3, 2, 0]
-        assert sorted(looks[0] + looks[1]) == names
 
     def test_what_another_home_gives_is_left_to_its_look(self, case: StoreCase) -> None:
         line_up(case, B, kind="give")
@@ -437,16 +358,6 @@ class TestSweep:
         case.make_due()
         assert case.store.sweep().promoted == (Promotion("n", B, B.encode()),)
         assert [each.id for each in given] == [B]
-
-
-class TestLeave:
-    def test_one_that_waits_leaves_and_gets_back_what_it_parked(self, case: StoreCase) -> None:
-        line_up(case, B, C)
-        word, entry, release = case.store.leave("n", B)
-        assert (word, release.released) == ("left", False)
-        assert entry.split(b"\0") == [b"push", case.queue().encode(), b"30000", IN_LINE.encode(), B.encode()]
-        assert case.store.leave("n", B)[:2] == ("missing", b"")
-        assert served(case) == [C]
 
 
 class TestMove:

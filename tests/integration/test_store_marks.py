@@ -45,28 +45,6 @@ class TestMark:
         assert case.store.release("n", A, mark=mark).released is (holder is None)
         assert (_mark_of(case), case.holder()) == (mark.is_done, holder)
 
-    def test_after_a_death_between_end_and_done_a_copy_runs(self, case: StoreCase) -> None:
-        """Law 8: such a message runs again, rather than lose its result."""
-        case.take(A)
-        case.store.release("n", A, mark=ENDING)
-        case.expire(part=f"mark:{MESSAGE}")
-        granted(case.take(B, message=MESSAGE))
-
-    def test_ending_becomes_done_and_leaves_every_hold(self, case: StoreCase) -> None:
-        case.take(A)
-        case.store.release("n", A, mark=ENDING)
-        case.take(B)
-        case.store.mark_done("n", MESSAGE, 60.0)
-        assert (_mark_of(case), case.holder()) == (True, B)
-
-    def test_done_is_never_overwritten_by_ending(self, case: StoreCase) -> None:
-        """A release that comes late, or is repeated."""
-        case.store.mark_done("n", MESSAGE, 60.0)
-        case.store.release("n", A, mark=ENDING)
-        assert _mark_of(case) is True
-        case.store.hand_on("n", A, B, 30.0, facts=ABOUT, mark=ENDING)
-        assert _mark_of(case) is True
-
     def test_a_mark_of_another_type_keeps_no_lock(self, plain_case: RedisCase) -> None:
         key = plain_case.key(part=f"mark:{MESSAGE}")
         plain_case.client.hset(key, "field", "value")
@@ -94,44 +72,6 @@ class TestMark:
 
 
 class TestHandOn:
-    def test_the_hold_becomes_the_new_tokens_without_a_gap(self, case: StoreCase) -> None:
-        case.take(A, 30.0)
-        answer = case.store.hand_on("n", A, B, 3600.0, facts='{"state": "queued"}')
-        assert (answer.released, answer.held_by) == (True, None)
-        hold = case.store.inspect("n")
-        assert hold is not None
-        assert (hold.token, hold.state) == (B, "queued")
-        assert 3590.0 < hold.expires_in <= 3600.0
-        assert case.store.names() == ["n"]
-
-    @pytest.mark.parametrize("holder", [None, C])
-    def test_only_its_own_hold_is_handed_on(self, case: StoreCase, holder: str | None) -> None:
-        """What was lost stays lost, also where nobody has it now. Law 3: only the holder."""
-        case.take(A)
-        case.expire()
-        if holder is not None:
-            case.take(holder, 30.0)
-        answer = case.store.hand_on("n", A, B, 3600.0, facts=ABOUT)
-        assert not answer.released
-        assert (answer.held_by and answer.held_by.token) == case.holder() == holder
-        assert case.store.names() == ["n"] * (holder is not None)
-        assert (case.remaining() or 0.0) <= 30.0
-
-    @pytest.mark.parametrize("is_done", [True, False])
-    def test_a_successor_that_has_run_gets_nothing(self, case: StoreCase, is_done: bool) -> None:
-        """It ran, or was revoked, before its predecessor had ended: a claim of it would stay for its ttl."""
-        case.store.release("n", "nobody/1", mark=Mark(B, 60.0, is_done))
-        case.take(A)
-        assert case.store.hand_on("n", A, B, 3600.0, facts=ABOUT).released
-        assert case.holder() is None
-        assert case.store.names() == []
-
-    def test_repeating_it_is_harmless(self, case: StoreCase) -> None:
-        case.take(A)
-        answers = [case.store.hand_on("n", A, B, 30.0, facts=ABOUT, mark=ENDING) for _ in range(3)]
-        assert [answer.released for answer in answers] == [True] * 3
-        assert (_mark_of(case), case.holder()) == (False, B)
-
     def test_the_successor_is_not_refused_by_the_period_of_the_first(self, case: StoreCase) -> None:
         case.take(A, period=60.0)
         case.store.hand_on("n", A, B, 30.0, facts=ABOUT)

@@ -1,6 +1,6 @@
 """Periods (``lock_period``) and fences, on every store."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -8,7 +8,7 @@ import pytest
 
 from celery_redislock.store.redisstore import RedisStore
 from celery_redislock.store.store import Mark, Term
-from tests.stores import ABOUT, JOBS, ClusterCase, RedisCase, StoreCase, granted, in_line, look, park, refused
+from tests.stores import ABOUT, JOBS, RedisCase, StoreCase, granted, in_line, look, park, refused
 
 A, B, C, *_ = JOBS
 
@@ -16,61 +16,7 @@ A, B, C, *_ = JOBS
 WAITS = '{"task":"shop.charge","state":"queued","line":1,"period":1,"since":1.0}'
 
 
-#: A call of another job.
-ASKS: dict[str, Any] = {"token": B, "period": 60.0}
-
-#: What happens after A was accepted for 60 s, who asks then, and who refuses: "A" and its period, or nobody.
-PERIODS: dict[str, tuple[Callable[[StoreCase], object], dict[str, Any], bool]] = {
-    "the hold is released": (lambda case: case.store.release("n", A), ASKS, True),
-    "the period has passed": (
-        lambda case: (case.store.release("n", A), case.expire(part="period")),
-        ASKS,
-        False,
-    ),
-    "who asks has no period": (lambda case: case.store.release("n", A), {"token": B}, False),
-    "the same call is repeated": (lambda case: case.take(A, period=9999.0), {**ASKS, "token": A}, False),
-    "its own hold was lost": (lambda case: case.expire(), {**ASKS, "token": A}, False),
-    "the run takes over": (lambda _case: None, {**ASKS, "instead_of": A}, False),
-    "the run's claim has expired": (lambda case: case.expire(), {**ASKS, "instead_of": A}, False),
-    "nothing ran": (lambda case: case.store.release("n", A, opened_by=A), ASKS, False),
-    "an operator took the hold": (lambda case: case.store.force_release("n"), ASKS, False),
-    **{
-        f"ended by {whose}": (
-            lambda case, whose=whose: (
-                case.store.release("n", A),
-                case.store.release("n", whose, opened_by=whose),
-                case.store.release("n", A),
-            ),
-            ASKS,
-            True,
-        )
-        for whose in (B, "job-a", "job-a/", "job-a/11")
-    },
-}
-
-
 class TestPeriod:
-    @pytest.mark.parametrize("after", PERIODS)
-    def test_it_refuses_every_other_token_that_asks_for_one_until_it_ends(
-        self, case: StoreCase, after: str
-    ) -> None:
-        """At least ``lock_period`` between two accepted, however short the work was.
-
-        Law 3: nobody else ends it, not even by a token that begins, or goes on, as the right one. A publish
-        that failed must not use up the hour. The run whose publish opened the period is the accepted one.
-        """
-        happens, asks, is_refused = PERIODS[after]
-        case.take(A, period=60.0)
-        happens(case)
-        answer = case.take(**asks)
-        assert (case.remaining(part="period") or 0.0) <= 60.0
-        if not is_refused:
-            granted(answer)
-            return
-        hold = refused(answer).hold
-        assert (hold.token, hold.is_period) == (A, True)
-        assert 50.0 < hold.expires_in <= 60.0
-
     def test_it_ends_with_another_hold_of_the_same_job(self, case: StoreCase) -> None:
         """A run that failed: the claim began it, and the lease is what is released."""
         case.take(A, period=60.0)
@@ -109,61 +55,6 @@ class TestLine:
         """Let one start that has waited."""
         about = ABOUT.replace("}", f',"message":"{claim}"}}')
         return case.store.acquire("n", run, 30.0, facts=about, instead_of=claim, period=60.0, starts_run=True)
-
-    def test_nobody_is_handed_the_lock_before_the_period_has_passed(self, case: StoreCase) -> None:
-        """Law 10: no message is sent only to be refused, and nobody looks at the line until then."""
-        # A Cluster's slots are looked at every two seconds.
-        soonest = 1.0 if isinstance(case, ClusterCase) else 50.0
-        assert soonest < look(case).next_in <= 60.0
-        assert soonest < case.store.sweep().next_in <= 60.0
-        assert (case.pushed(), in_line(case), case.remaining()) == ([], [B, C], None)
-
-    def test_one_starts_in_each_period_in_order(self, case: StoreCase) -> None:
-        """Its period begins when it starts."""
-        for claim, run, others in ((B, "job-b/2", [C]), (C, "job-c/2", [])):
-            case.expire(part="period")
-            look(case)
-            assert (case.holder(), in_line(case)) == (claim, others)
-            granted(self.start(case, claim, run))
-            assert case.remaining(part="period")
-            case.store.release("n", run)
-            assert in_line(case) == others
-
-    @pytest.mark.parametrize(
-        "ends",
-        [
-            lambda store: store.release("n", A, opened_by=A),
-            lambda store: store.force_release("n"),
-        ],
-        ids=["its run failed", "an operator ended it"],
-    )
-    def test_the_first_is_handed_the_lock_in_the_step_that_ends_the_period(
-        self, case: StoreCase, ends: Callable[[Any], Any]
-    ) -> None:
-        """Law 2: no key stands still that nobody keeps."""
-        ends(case.store)
-        assert (case.holder(), case.pushed(), in_line(case)) == (B, [B], [C])
-
-    def test_who_comes_meanwhile_waits_behind_them(self, case: StoreCase) -> None:
-        """Whether it is received or refused, and also where nobody waits yet."""
-        assert refused(case.take("job-d/1", starts_run=True, period=60.0)).hold.token == B
-        for token in (B, C):
-            case.store.leave("n", token)
-        for how in ("ask", "behind", "refused"):
-            assert park(case, f"job-{how}/1", facts=WAITS, how=how, ahead="job-x/1\0{}").word == "parked"
-        assert (in_line(case), case.remaining()) == (["job-ask/1", "job-behind/1", "job-refused/1"], None)
-
-    def test_one_that_was_accepted_waits_for_no_period(self, case: StoreCase) -> None:
-        """Laws 7 and 8: a retry, which does not say so; a copy of the message whose run began it."""
-        for token in (B, C):
-            case.store.leave("n", token)
-        assert park(case, B, facts=WAITS.replace('"period":1,', "")).word == "woken"
-        case.expire(part="period")
-        granted(self.start(case, B, "job-b/2"))
-        case.store.release("n", "job-b/2")
-        assert park(case, C, facts=WAITS).word == "parked"
-        case.store.leave("n", C)
-        assert park(case, B, facts=WAITS).word == "woken"
 
     def test_one_that_starts_too_early_waits_in_its_place_again(self, case: StoreCase) -> None:
         """Its task had no period when it was parked: it keeps nothing, is not lost, and waits from now on."""

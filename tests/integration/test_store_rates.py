@@ -1,17 +1,13 @@
 """What every store promises of a rate: no more starts in any span, and in order for those who wait."""
 
-import itertools
 import json
-import random
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from celery_redislock.store.store import Entry, Merge, Refusal
 from tests.stores import JOBS, MemoryCase, RedisCase, StoreCase, at_home, granted, in_line, park, refused
-from tests.tiers import slow
 
 A, B, C, D, E, F = JOBS
 
@@ -64,47 +60,6 @@ def let_pass(case: StoreCase, seconds: float, span: int = 10_000) -> None:
         case.client.lset(key, place, f"{int(at) - round(1000 * seconds)} {rest.decode()}")
 
 
-def test_no_more_runs_start_in_a_span_than_the_rate_says(case: StoreCase) -> None:
-    """The refusal says when a place opens, and who started last."""
-    run(case, A)
-    let_pass(case, 4.0)
-    run(case, B)
-    refusal = closed(start(case, C))
-    assert 5.0 < refusal.hold.expires_in <= 6.0
-    assert (refusal.hold.token, case.holder()) == (B, None)
-    let_pass(case, 6.0)
-    run(case, C)
-    closed(start(case, D))
-
-
-def test_a_claim_is_refused_while_the_rate_has_had_its_starts(case: StoreCase) -> None:
-    """At publish, by the claim itself and by the look before it; a claim is no start."""
-    for token in (A, B):
-        granted(case.store.acquire("n", token, 30.0, facts=facts(state="queued")))
-        assert case.store.release("n", token).released
-    for token in (A, B):
-        run(case, token)
-    closed(case.store.acquire("n", C, 30.0, facts=facts(state="queued")))
-    look = case.store.look("n", C, facts=facts(state="queued"))
-    assert look is not None
-    assert look.because == "rate"
-
-
-def test_who_is_over_waits_in_line_and_starts_in_order_when_a_place_opens(case: StoreCase) -> None:
-    """The line is looked at when it does, and no sooner."""
-    run(case, A)
-    run(case, B)
-    assert [wait(case, token) for token in (C, D)] == ["parked", "parked"]
-    assert 9.0 < case.store.sweep().next_in <= 10.0
-    let_pass(case, 10.0)
-    case.make_due()
-    case.store.sweep()
-    assert (case.holder(), in_line(case)) == (C, [D])
-    granted(start(case, "run-c/1", of=C))
-    case.store.release("n", "run-c/1")
-    granted(start(case, "run-d/1", of=D))
-
-
 def test_a_wait_for_a_place_ends_when_it_has_lasted_long_enough(case: StoreCase) -> None:
     """``lock_wait_timeout``, though nobody holds the lock: whatever its place; the line is looked at then."""
     run(case, A)
@@ -143,52 +98,6 @@ def test_one_whose_wait_for_a_place_ends_is_given_again_where_nobody_publishes_i
     assert 0.0 < next_in <= 2.0
 
 
-def test_a_message_that_is_received_meanwhile_waits_as_well(case: StoreCase) -> None:
-    run(case, A)
-    assert wait(case, B, how="ask") == "runs"
-    run(case, B)
-    assert wait(case, C, how="ask") == "parked"
-
-
-def test_one_that_holds_a_claim_asks_for_a_place_when_it_starts_and_keeps_none(
-    case: StoreCase,
-) -> None:
-    """A retry, or a countdown: its claim goes, it waits for a place, and the lock is free for others."""
-    granted(case.store.acquire("n", A, 30.0, facts=facts(state="queued")))
-    case.store.release("n", A)
-    run(case, B)
-    run(case, C)
-    let_pass(case, 10.0)
-    granted(case.store.acquire("n", D, 3600.0, facts=facts(state="queued")))
-    run_d = start(case, "run-d/1", of=D)
-    granted(run_d)
-    case.store.hand_on("n", "run-d/1", E, 3600.0, facts=facts(state="queued"))
-    run_e = start(case, "run-e/1", of=E)
-    granted(run_e)
-    case.store.hand_on("n", "run-e/1", F, 3600.0, facts=facts(state="queued"))
-    closed(start(case, "run-f/1", of=F))
-    assert (case.holder(), wait(case, F)) == (None, "parked")
-
-
-def test_a_run_that_dies_gives_its_start_not_back(case: StoreCase) -> None:
-    """Its place among the holders is free when its lease ends; one in the rate is when the span is over."""
-    for token in (A, B):
-        granted(start(case, token, limit=3))
-        case.expire_permit(token)
-    refusal = closed(start(case, C, limit=3))
-    assert refusal.hold.expires_in > 9.0
-    let_pass(case, 10.0)
-    granted(start(case, C, limit=3))
-
-
-def test_a_repeated_request_is_one_start(case: StoreCase) -> None:
-    granted(start(case, A))
-    assert granted(start(case, A)).repeated
-    case.store.release("n", A)
-    run(case, B)
-    closed(start(case, C))
-
-
 def test_of_two_rates_both_count(case: StoreCase) -> None:
     """A burst is kept down by the one, and a day by the other."""
     both = "1/1000 2/10000"
@@ -200,17 +109,6 @@ def test_of_two_rates_both_count(case: StoreCase) -> None:
     let_pass(case, 1.0, 1000)
     let_pass(case, 0.0 if isinstance(case, MemoryCase) else 1.0)
     assert 7.0 < closed(start(case, C, rate=both)).hold.expires_in <= 8.1
-
-
-def test_several_at_once_start_no_more_often(case: StoreCase) -> None:
-    """With a limit: who is on the way to its start counts as one that has started."""
-    more = {"limit": 3}
-    granted(start(case, A, **more))
-    fresh = facts(state="queued", since=round(time.time()), limit=3)
-    granted(case.store.acquire("n", B, 30.0, facts=fresh, limit=3))
-    closed(start(case, C, **more))
-    granted(start(case, "run-b/1", of=B, **more))
-    closed(start(case, C, **more))
 
 
 def test_where_all_places_are_on_their_way_a_line_is_looked_at_soon(case: StoreCase) -> None:
@@ -320,84 +218,3 @@ def test_the_starts_of_a_key_take_some_kilobytes_at_most(plain_case: RedisCase) 
     run(case, A, rate="1000000/100000 1000/10000")
     assert [case.client.llen(key) for key in (many, few)] == [102, 1000]
     assert (case.client.memory_usage(many) or 0) < 20_000
-
-
-@pytest.mark.parametrize("seed", [0, slow(1), slow(2), slow(3)])
-def test_no_history_starts_more_than_the_rate_says(case: StoreCase, seed: int) -> None:
-    """500 random steps of claims, starts, retries, ends, kills, waits, force and changes of the limit.
-
-    By the clock of the store, which notes each start. A server's goes on by itself: there it is as many steps
-    as come until 20 have started.
-    """
-    if isinstance(case, MemoryCase):
-        span, store, rest = 10.0, case.memory, case.clock.advance
-    else:
-        assert isinstance(case, RedisCase)
-        span, store, rest = 0.1, case.redis, lambda _: None
-    chance = random.Random(seed)  # noqa: S311  not for secrets
-    starts, refusals = play(case, store, chance, 500, span, rest)
-    assert all(later - at > span - 1e-6 for at, later in zip(starts, starts[2:], strict=False)), starts
-    assert refusals > 20
-
-
-#: Milliseconds of a rate that nobody uses up, and by which all starts of a history are kept.
-LONG = 600_000
-
-#: What may happen next.
-STEPS = (
-    "claim", "start", "start", "retry", "end", "end", "die", "wait", "force", "limit", "sweep", "pass",
-    "pass",
-)  # fmt: skip
-
-
-def play(
-    case: Any, store: Any, chance: random.Random, steps: int, span: float, rest: Callable[[float], object]
-) -> tuple[list[float], int]:
-    """Play a history at a rate of two in a span; return when each run started, and how many may not."""
-    refusals = 0
-    number_of_starts = 0
-    about: dict[str, Any] = {"rate": f"2/{round(1000 * span)} 1000/{LONG}", "limit": 2}
-    claim, waiting = facts(**about, state="queued"), facts(**about, state="queued", line=1)
-    for number in itertools.count():
-        if number >= steps and number_of_starts >= 20:
-            break
-        token = f"job-{number}/1"
-        holds = {hold.token: hold.state for hold in store.holders("n")}
-        queued = [each for each, state in holds.items() if state == "queued"]
-        running = [each for each, state in holds.items() if state == "running"]
-        match chance.choice(STEPS):
-            case "claim":
-                store.acquire("n", token, 60.0, facts=claim, limit=2)
-            case "start":
-                of = chance.choice([None, *queued])
-                terms: Any = {"facts": facts(**about, state="running"), "limit": 2, "starts_run": True}
-                is_refused = isinstance(store.acquire("n", token, 60.0, instead_of=of, **terms), Refusal)
-                refusals += is_refused
-                number_of_starts += not is_refused
-            case "retry" if running:
-                store.hand_on("n", chance.choice(running), token, 60.0, facts=claim)
-            case "end" if running:
-                store.release("n", chance.choice(running))
-            case "die" if running:
-                case.expire_permit(chance.choice(running))
-            case "wait":
-                store.park("n", token, Entry("push", case.queue(), 30.0, waiting, token), nonce=token)
-            case "force" if chance.random() < 0.2:
-                store.force_release("n")
-            case "limit":
-                store.limit("n", chance.choice([1, 2, 4, None]), ttl=600.0)
-            case "sweep":
-                store.sweep()
-            case _:
-                rest(chance.uniform(0.0, 3.0))
-    starts = all_starts(case)
-    assert len(starts) == number_of_starts
-    return starts, refusals
-
-
-def all_starts(case: Any) -> list[float]:
-    """When each run started, as the store has noted it for the other rate that they all have."""
-    if isinstance(case, MemoryCase):
-        return [at for at, _ in case.memory._starts["n", LONG / 1000]]
-    noted = case.client.lrange(case.key(part=f"starts:{LONG}"), 0, -1)
-    return [int(each.split()[0]) / 1000 for each in reversed(noted)]

@@ -1,5 +1,6 @@
 """What is explored in memory is what a server does; ``make replay`` plays all worlds."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -14,7 +15,7 @@ from tools.explore.worlds import WIDE, WORLDS
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with EmbeddedServer() as server:
+    with EmbeddedServer(binary=os.environ.get("CELERY_REDISLOCK_TEST_BINARY")) as server:
         yield server.redis_url
 
 
@@ -25,7 +26,7 @@ def test_a_server_does_what_the_store_in_memory_does(url: str) -> None:
     assert found.different == []
 
 
-@pytest.mark.parametrize("name", ["wide: line", "wide: limit", "wide: beside another broker, two names"])
+@pytest.mark.parametrize("name", WIDE)
 def test_a_server_does_what_the_store_in_memory_does_on_random_ways(url: str, name: str) -> None:
     """Laws 1 and 2, with a limit and without, and order in line; operators take part. Always the same."""
     found = wander(WIDE[name], Server(url), seed="test", ways=5, steps=60)
