@@ -20,7 +20,7 @@ help:
 	@echo "make test-all  both"
 	@echo "make attack    random attacks on random set-ups, ten minutes (ARGS='--seconds 60')"
 	@echo "make explore   every history of small worlds, and stores that are broken on purpose: a minute"
-	@echo "make replay    the same on a server, with the real scripts: answers and keys are compared"
+	@echo "make replay    the same on a server, and random ways: answers and keys are compared: five minutes"
 	@echo "make history   what a lock lets through while faults are injected (ARGS='--seconds 10')"
 	@echo "make soak      three beats, five minutes, twice (ARGS='--scheduler celery')"
 	@echo "make newest    with the versions that users have, Python 3.10 to 3.15, half an hour (ARGS=3.14)"

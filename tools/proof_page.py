@@ -66,7 +66,7 @@ SECTIONS = (
         "explore --large",
         "Larger worlds",
         "make explore ARGS='--large --record docs/proof.json'",
-        "With more time, or with a loss and a kill where that takes long.",
+        "Worlds with more time, and worlds whose loss and kill together take too long for every run.",
     ),
     Section(
         "replay on Valkey",
@@ -106,9 +106,10 @@ SECTIONS = (
         "newest",
         "The versions that users have",
         "make newest ARGS='--record docs/proof.json'",
-        "How many tests passed, a row for each Python, each on its own day: units, the promises with real "
-        "workers on one server as broker and lock server, and the store on that server; without slow tests. "
-        "Skipped is what this Celery or this Python does not have. What every change is run with: "
+        "Each row shows how many tests passed with one Python, and on which day: units, the promises with "
+        "real workers on one server as broker and lock server, and the store on that server; without slow "
+        "tests. Tests are skipped of what this Python, Celery or kombu does not have. What every change is "
+        "run with: "
         "[which with which](policy.md#which-with-which).",
     ),
 )

@@ -28,7 +28,7 @@ from celery_redislock.publishing import promote
 from celery_redislock.publishing.handle import Holder, LockHandle
 from celery_redislock.receiving.drop import drop as drop_message
 from celery_redislock.store.home import is_served
-from celery_redislock.store.store import HELD, MOST_HOLDERS, MOST_TOLD, Promotion
+from celery_redislock.store.store import HELD, MOST_HOLDERS, MOST_TOLD, Promotion, owner_name
 
 #: Entries that one request sends to their queues.
 AT_ONCE = 100
@@ -108,7 +108,11 @@ def waiting(
         output.warn(f"no message of {task!r} waits, and no such task is known here; {remedy}")
     if wanted:
         act, word = wanted[0]
-        found = [each for each in places if word in {each.waiter.token, each.waiter.owner}]
+        found = [
+            each
+            for each in places
+            if word in {each.waiter.token, each.waiter.owner, owner_name(each.waiter.owner)}
+        ]
         return _change(server, key, act, word, found, reason)
     if drain and not dry_run:
         what = f"the line of {key}" if key else "all lines" if task is None else f"all lines, of {task}"

@@ -59,7 +59,8 @@ def read(folder: Path, killed: Mapping[str, float]) -> list[Held]:
     """Return what all clients wrote; ``killed``: when, by the name of each one that was."""
     history: dict[str, Held] = {}
     for journal in sorted(folder.glob("client-*[0-9]")):
-        for line in journal.read_text().splitlines():
+        # What a killed client has not written to the end of its line says nothing.
+        for line in journal.read_text().split("\n")[:-1]:
             held = Held(**json.loads(line))
             history[held.token] = held
     return [replace(each, end=min(each.end, killed.get(each.who, inf))) for each in history.values()]

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from itertools import islice
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -99,6 +100,8 @@ def drill(server: LockServer, seconds: float, prefix: str | None = None) -> Dril
     is_given = prefix is not None
     prefix = f"{store.prefix}:drill-{secrets.token_hex(4)}" if prefix is None else prefix
     check_connect("drill", prefix, store.connections.socket_timeout)
+    if f"{store.prefix}:".startswith(f"{prefix}:"):
+        raise Trouble(f"{prefix} is where the keys of {store.server} begin: give another --prefix, or none")
     keys = _Keys(store.connections, prefix)
     try:
         with ExitStack() as stack:
@@ -132,6 +135,10 @@ def _play(stack: ExitStack, store: RedisStore, keys: "_Keys", prefix: str, secon
     stack.callback(_let_finish)
     until = stage.play(ttl, seconds, prefix=prefix, socket_timeout=0.3 * ttl, **terms)
     verdict = judge(read(folder, stage.killed), until)
+    if not any(stage.faults.values()):
+        raise Trouble(
+            f"{seconds:g} s are too short for a fault, with a ttl of {ttl:.1f} s: give more --seconds"
+        )
     if not verdict.holds:
         raise Trouble(f"nobody was granted the lock on {store.server} in {seconds:g} s")
     return Drill(prefix, ttl, stage.faults, trips, verdict, losses)
@@ -178,6 +185,9 @@ class _Keys:
     def __init__(self, connections: Connections, prefix: str) -> None:
         self._scripts = Scripts(connections, names=(), packages=())
         self._endless = [f"{prefix}:{part}" for part in ENDLESS]
+        #: Whether all keys of the server were looked through.
+        self.is_known = False
+        self._bounded_at = -inf
         self._pattern = re.sub(r"([\\*?\[\]^])", r"\\\1", prefix) + ":*"
 
     def walk(self) -> Iterator[list[str]]:
@@ -189,6 +199,7 @@ class _Keys:
             cursor, keys = self._scripts.pipeline("scan", [words], _scanned)
             yield keys
             if cursor == "0":
+                self.is_known = True
                 return
 
     def rehearse(self, steps: int | None) -> None:
@@ -198,11 +209,16 @@ class _Keys:
         """
         if found := [key for step in islice(self.walk(), steps) for key in step]:
             raise Trouble(f"{found[0]} is there, so its prefix is in use: give another --prefix, or none")
+        if steps is None and not self.is_known:
+            raise Trouble(f"whether the prefix is in use was not known within {SEARCH:g} s: give no --prefix")
         self.bound()
         self._delete(self._endless)
 
     def bound(self) -> None:
-        """Let none outlive this process for long."""
+        """Let none outlive this process for long; once a second, however often it is called."""
+        if boottime() < self._bounded_at + 1.0:
+            return
+        self._bounded_at = boottime()
         commands = [["PEXPIRE", key, KEPT_MS] for key in self._endless]
         self._scripts.pipeline("pexpire", commands, len)
 

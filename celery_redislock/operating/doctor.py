@@ -178,7 +178,7 @@ def _of_replicas(online: str | None, wanted: int) -> Iterator[_Found]:
         return
     if wanted == 0:
         text = (
-            f"it has {online} replicas: a failover may forget its latest locks, unless "
+            f"it has {online} replica{'s' * (online != '1')}: a failover may forget its latest locks, unless "
             "redislock_min_replicas waits for them"
         )
         yield "note", text

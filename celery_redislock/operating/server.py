@@ -19,7 +19,7 @@ from celery_redislock.operating import telling
 from celery_redislock.publishing.handle import Holder
 from celery_redislock.publishing.held import ALL, fits
 from celery_redislock.store.home import is_served
-from celery_redislock.store.store import RATED, LockStore, Waiter
+from celery_redislock.store.store import RATED, LockStore, Waiter, owner_name
 
 
 class Trouble(Exception):  # noqa: N818  a sentence for an operator
@@ -201,7 +201,9 @@ class LockServer:
         """
         key = shlex.quote(holder.key)
         if any(each.id == holder.token for each in self.store.waiting(holder.key, handed_on=True)[1]):
-            return f"{self.command} waiting {key} --drop {shlex.quote(holder.owner)} --reason TEXT"
+            return (
+                f"{self.command} waiting {key} --drop {shlex.quote(owner_name(holder.owner))} --reason TEXT"
+            )
         return self.release_command(holder.key)
 
     def release_command(self, key: str) -> str:

@@ -27,7 +27,7 @@ from celery_redislock.exceptions import RedisLockError
 from celery_redislock.log import command, is_news, logger
 from celery_redislock.publishing.kombu import leads_to
 from celery_redislock.publishing.turn import hand_off
-from celery_redislock.store.store import LockStore, Promotion, owner_of
+from celery_redislock.store.store import LockStore, Promotion, owner_name, owner_of
 from celery_redislock.wire.thread import tell
 
 #: Properties that a worker writes into a message it has in hand (``receiving/in_hand.py``).
@@ -150,7 +150,7 @@ def tell_of_lying(name: str, id: str, queue: str, times: int) -> None:  # noqa: 
         "%s was handed %r, and lies in %s since then (looked at %d times): see that a worker consumes that "
         "queue; nobody else may have the lock, unless you drop that message: %s"
     )
-    drop = command(f"redislock waiting {quote(name)} --drop {quote(owner_of(id))} --reason TEXT")
+    drop = command(f"redislock waiting {quote(name)} --drop {quote(owner_name(owner_of(id)))} --reason TEXT")
     tell(logger.warning, line, owner_of(id), name, queue, times, drop)
 
 

@@ -33,7 +33,7 @@ class JoinedMemory(OfSeveral, MemoryStore):
                     if isinstance(answer, Refusal):
                         self._put_back(lines, message, sends, due)
                     for taken in name.split()[: len(grants)]:
-                        del self._holders_of(taken)[token]
+                        self._holders_of(taken).pop(token, None)
                         # What only the caller could publish is served by a sweep.
                         self._wake(taken, home="")
                     for hold in answer.holds if isinstance(answer, Refusal) else ():

@@ -277,5 +277,5 @@ class TestApp:
                 assert wait_until(is_online, PATIENCE)
                 alone, waited = of_server(_url(primary)), of_app(_url(primary), redislock_min_replicas=1)
 
-        assert [text for text in alone.of("note") if "it has 1 replicas" in text]
+        assert [text for text in alone.of("note") if "it has 1 replica:" in text]
         assert "1 replicas are online, and redislock_min_replicas is 1" in waited.of("ok")

@@ -161,6 +161,15 @@ def test_a_prefix_that_is_in_use_is_refused_and_its_keys_stay(
         client.delete(key)
 
 
+def test_the_prefix_of_the_locks_themselves_is_refused_though_nothing_is_held(
+    redis_url: str, folder: Path
+) -> None:
+    """Keys that come while it plays would be deleted with its own."""
+    status, _, err = Drilling(redis_url, folder, "--prefix", "redislock").ended()
+    assert status == 2
+    assert "redislock is where the keys of" in err
+
+
 def test_a_folder_whose_name_is_too_long_for_a_socket_is_told(
     redis_url: str, client: redis.Redis, prefix: str, folder: Path
 ) -> None:
@@ -237,7 +246,7 @@ def test_it_plays_on_the_primary_that_sentinels_name(folder: Path) -> None:
         status, out, err = Drilling(url, folder).ended()
 
         assert status == 0, err
-        assert "1 replicas: a failover may forget its latest locks" in out
+        assert "1 replica: a failover may forget its latest locks" in out
         with closing(redis.Redis(port=primary.port or 0)) as client:
             assert client.keys("*drill*") == []
 

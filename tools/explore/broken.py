@@ -210,8 +210,8 @@ BROKEN_SCRIPTS = (
     ),
     BrokenScript(
         "A copy that is refused several locks leaves some of the lines in which its message waits",
-        "for each in pairs(word == 'refused' and kept or {}) do",
-        "for each in pairs({}) do",
+        "for at in pairs(word == 'refused' and kept or {}) do",
+        "for at in pairs({}) do",
         "two names, one loss",
     ),
     BrokenScript(

@@ -28,7 +28,7 @@ def test_a_server_does_what_the_store_in_memory_does(url: str) -> None:
 
 @pytest.mark.parametrize("name", WIDE)
 def test_a_server_does_what_the_store_in_memory_does_on_random_ways(url: str, name: str) -> None:
-    """Laws 1 and 2, with a limit and without, and order in line; operators take part. Always the same."""
+    """Laws 1 and 2, with a limit and without, and order in line. The seed is fixed: always the same ways."""
     found = wander(WIDE[name], Server(url), seed="test", ways=5, steps=60)
     assert found.states > 100
     assert found.different == []

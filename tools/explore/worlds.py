@@ -29,7 +29,7 @@ WORLDS = {
     )
 }
 
-#: Explored by hand: more time, or a loss and a kill where that takes long.
+#: Explored by hand: more time, or a loss and a kill that take too long together for every run.
 LARGE = {
     world.name: world
     for world in (

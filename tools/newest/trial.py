@@ -23,7 +23,10 @@ ROOT = Path(__file__).resolve().parents[2]
 STEPS: Mapping[str, Sequence[str]] = {
     "units": ["tests/unit"],
     "promises": [*map(str, sorted(ROOT.glob("tests/acceptance/test_law_*.py")))],
-    "store": [*map(str, sorted(ROOT.glob("tests/integration/test_store_*.py")))],
+    "store": [
+        *map(str, sorted(ROOT.glob("tests/integration/test_store_*.py"))),
+        str(ROOT / "tools/explore/test_replay.py"),
+    ],
 }
 #: More tests than these fail for a reason, and are not tried again; as in .ci/run.
 MOST_AGAIN = 5

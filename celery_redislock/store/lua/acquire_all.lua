@@ -14,7 +14,8 @@ for i = 1, message ~= '' and count or 0 do
   local lock, index = unpack(of(KEYS, i))
   local stem = stem_of(lock)
   local place = redis.pcall('ZSCORE', stem .. 'line', message) or redis.pcall('ZSCORE', stem .. 'sent', message)
-  if type(place) == 'string' then
+  local entry = redis.pcall('HGET', stem .. 'parked', message)
+  if type(place) == 'string' and type(entry) == 'string' then
     kept[i] = {place = place, till = redis.pcall('ZSCORE', stem .. 'until', message), fields = {}}
     kept[i].look = redis.pcall('ZSCORE', beside(index, 'lines'), of(ARGV, i)[3])
     for _, what in ipairs({'', '\0sent', '\0kept', '\0at', '\0gone'}) do
@@ -26,20 +27,21 @@ end
 local function put_back(i)
   local lock, index = unpack(of(KEYS, i))
   local stem = stem_of(lock)
-  if redis.call('HEXISTS', stem .. 'parked', message) == 1 then
+  if redis.pcall('HEXISTS', stem .. 'parked', message) == 1 then
     return
   end
-  redis.call('ZADD', stem .. 'line', kept[i].place, message)
+  -- pcall: one key's trouble stays with that key.
+  redis.pcall('ZADD', stem .. 'line', kept[i].place, message)
   if type(kept[i].till) == 'string' then
-    redis.call('ZADD', stem .. 'until', kept[i].till, message)
+    redis.pcall('ZADD', stem .. 'until', kept[i].till, message)
   end
   for field, value in pairs(kept[i].fields) do
     if type(value) == 'string' then
-      redis.call('HSET', stem .. 'parked', field, value)
+      redis.pcall('HSET', stem .. 'parked', field, value)
     end
   end
   local look = type(kept[i].look) == 'string' and kept[i].look or now_ms()
-  redis.call('ZADD', beside(index, 'lines'), 'NX', look, of(ARGV, i)[3])
+  redis.pcall('ZADD', beside(index, 'lines'), 'NX', look, of(ARGV, i)[3])
 end
 
 local function acquire(KEYS, ARGV)
@@ -52,8 +54,8 @@ end
 
 local answers = each(acquire, function(word, i)
   local is_held = word == 'granted' or word == 'taken_over' or word == 'sent_again' or word == 'repeated'
-  for each in pairs(word == 'refused' and kept or {}) do
-    put_back(each)
+  for at in pairs(word == 'refused' and kept or {}) do
+    put_back(at)
   end
   for taken = is_held and 0 or i - 1, 1, -1 do
     local args = of(ARGV, taken)

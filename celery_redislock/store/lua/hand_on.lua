@@ -41,13 +41,13 @@ if permit then
 end
 local goes_on = held and call('EXISTS', theirs) == 0
 if goes_on then
-  facts = with_told(facts, permit and held or value)
   if old ~= new and redis.pcall('ZSCORE', stem_of(lock) .. 'sent', new) then
     -- It waited for several locks, and was handed them with the one before this.
     local _, _, its_ttl, its_facts = read(redis.pcall('HGET', stem_of(lock) .. 'parked', new))
     ttl = tonumber(its_ttl) or ttl
     facts = its_facts or facts
   end
+  facts = with_told(facts, permit and held or value)
   if permit then
     permit.grant(new, facts, ttl, old)
   else

@@ -105,13 +105,17 @@ def test_a_missing_right_is_told_from_trouble_that_passes(words: str) -> None:
 
 
 def test_who_is_killed_held_until_then_unless_it_had_ended_its_hold(tmp_path: Path) -> None:
-    """What a client wrote last of a hold counts; one that was about to release may have done so."""
+    """What a client wrote last of a hold counts; one that was about to release may have done so.
+
+    A line counts whose end was written.
+    """
     open_hold = replace(held(1, 0.0, inf, is_over=False), deadline=9.0)
     ended = held(2, 6.0, 7.0, is_over=False)
     lines = [open_hold, replace(ended, end=inf), ended]
     for name in ("client-1", "client-2"):
         mine = [json.dumps(asdict(each)) for each in lines if each.who == name]
-        (tmp_path / name).write_text("\n".join(mine))
+        cut = json.dumps(asdict(ended))[:40]
+        (tmp_path / name).write_text("\n".join([*mine, cut]))
     (tmp_path / "client-1.error").write_text("no line of a journal")
 
     found = read(tmp_path, {"client-1": 5.0, "client-2": 8.0})
