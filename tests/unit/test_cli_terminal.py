@@ -210,10 +210,9 @@ class TestSchedule:
         _, row = show("schedule", SHORT, 80)
         for told in ("account:42  ", "0 3 * * *", "12 min ago", "in 2 h", "paused until"):
             assert told in row
+        sent = time.strftime("%Y-%m-%d %H:%M", time.localtime(time.time() - 723))
         for width in (400, None):
-            assert f"crontab: {_entry(SHORT)['schedule'][9:]}  {time.strftime('%Y-%m')}" in "".join(
-                show("schedule", SHORT, width)
-            )
+            assert f"0 3 * * * (m/h/dM/MY/d)  {sent}" in "".join(show("schedule", SHORT, width))
 
     def test_a_short_time_is_told_in_its_greatest_unit(self) -> None:
         now = time.time()
