@@ -115,6 +115,7 @@ def play(worlds: Sequence[World], arguments: argparse.Namespace) -> int:
             [Table(PLAYED, played), Table(WALKED, wide), Table(SCRIPT, caught)],
             server=server.version,
             seed=arguments.seed,
+            ways=arguments.ways,
         )
     return status
 

@@ -460,7 +460,8 @@ class Clients:
             answer = self._park(copy, merges=merges, instead_of=older)
         if answer.word == "newer":
             jobs = _put(jobs, copy.job, stage="merged")
-        if self.world.pause and answer.word in {"parked", "merged"} and not copy.earlier:
+        # One that has waited its pause, and lost its lease since, waits for the lock alone.
+        if self.world.pause and merges and answer.word in {"parked", "merged"} and not copy.earlier:
             state = state._replace(closed=self.world.pause, closed_by=copy.token)
         told = f"{copy.token} is {answer.word}"
         yield Step(told, self.after(state, runs=runs, jobs=jobs))
