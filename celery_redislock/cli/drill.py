@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import isnan
-from typing import Any
 
 import click
 
@@ -12,22 +11,15 @@ from celery_redislock.drill.drill import Drill
 from celery_redislock.drill.drill import drill as played
 from celery_redislock.operating.server import LockServer
 
-_PREFIX = "What its keys begin with, none of which may be there; by default something random."
-
-
-class _Seconds(click.FloatRange):
-    """A range, of which ``nan`` is no part."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        seconds = float(super().convert(value, param, ctx))
-        if isnan(seconds):
-            self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
-        return seconds
+_SECONDS = click.FloatRange(3, 3600)
+_PREFIX = (
+    "What its keys begin with; none of them may be there.  [default: that of the locks, and a random one]"
+)
 
 
 @click.command()
 @click.option(
-    "--seconds", type=_Seconds(3, 3600), default=20.0, show_default=True, help="How long faults go on."
+    "--seconds", type=_SECONDS, default=20.0, show_default=True, help="How long faults are injected."
 )
 @click.option("--prefix", metavar="TEXT", help=_PREFIX)
 @answers
@@ -40,8 +32,13 @@ def drill(server: LockServer, seconds: float, prefix: str | None) -> Answer:
     what is lost when this server restarts or fails over. The processes and the keys are gone then, also if it
     is interrupted. It plays on no Cluster.
 
-    Exit status: 0 no two held the lock at once; 1 two did; 2 it could not be played, or was interrupted.
+    Exit status: 0 no two held the lock at once; 1 two did; 2 it could not be played, or was interrupted, or
+    its keys could not be deleted.
     """
+    if isnan(seconds):  # which is in no range, and out of none
+        raise click.BadParameter(
+            f"nan is not in the range {_SECONDS._describe_range()}.", param_hint="'--seconds'"
+        )
     output.warn(f"a drill on {server.store.server} for {seconds:g} s, by four processes")
     found = played(server, seconds, prefix)
     return answer_of(found, seconds, output.width_of())
@@ -50,6 +47,7 @@ def drill(server: LockServer, seconds: float, prefix: str | None) -> Answer:
 def answer_of(found: Drill, seconds: float, width: int) -> Answer:
     """Return the document, the table and the exit status of a drill."""
     verdict = found.verdict
+    losses = [*found.losses, *([("error", found.left)] if found.left else [])]
     document = {
         "seconds": seconds,
         "prefix": found.prefix,
@@ -62,11 +60,11 @@ def answer_of(found: Drill, seconds: float, width: int) -> Answer:
         "longest_without_holder": verdict.idle,
         "hand_off": _quantiles(verdict.handed),
         "round_trip": _quantiles(found.trips),
-        "findings": [{"level": level, "text": text} for level, text in found.losses],
+        "findings": [{"level": level, "text": text} for level, text in losses],
     }
-    rows = [*_rows(found, seconds), *found.losses]
+    rows = [*_rows(found, seconds), *losses]
     lines = [line for label, text in rows for line in output.folded(text, width, f"{label:<26}")]
-    return Answer(document, lines, 1 if verdict.overlaps else 0)
+    return Answer(document, lines, 1 if verdict.overlaps else 2 if found.left else 0)
 
 
 def _rows(found: Drill, seconds: float) -> Iterator[tuple[str, str]]:

@@ -45,24 +45,51 @@ START = 60.0
 #: Seconds that are looked for keys, when all is over.
 SEARCH = 60.0
 
-#: Keys that have no time to live while somebody waits, or one of days, and the time that they are given, in
-#: milliseconds: for the case that this process is killed.
-ENDLESS = ("lines", *(f"{{{NAME}}}:{part}" for part in ("line", "parked", "sent", "until", "fence")))
+#: Keys that are not the lock's alone, or have no time to live while somebody waits, or one of days, and the
+#: time that they are given, in milliseconds: for the case that this process is killed.
+ENDLESS = ("lines", "index", *(f"{{{NAME}}}:{part}" for part in ("line", "parked", "sent", "until", "fence")))
 KEPT_MS = "600000"
 
 RIGHTS = "a drill needs what docs/operating.md lists in Users and ACLs, and scan"
+
+#: Scripts of the clients; commands in them that only tasks need.
+SCRIPTS = ("acquire", "inspect", "leave", "park", "release", "renew")
+OF_TASKS = {"LLEN", "LPOS"}
+
+#: Returns which of these commands this user may not call in a script: Redis 6.2 and 7.0 do not name them.
+#: Each is called with the most arguments that it takes, of six. The few that write then make this key, which
+#: is deleted at once; without DEL nothing else is tried.
+MISSING = """
+if type(redis.pcall('DEL', KEYS[1])) == 'table' then return {'DEL'} end
+local missing = {}
+for _, name in ipairs(ARGV) do
+  for count = 6, 0, -1 do
+    local words = {}
+    for i = 1, count do words[i] = KEYS[1] end
+    local reply = redis.pcall(name, unpack(words))
+    local text = type(reply) == 'table' and reply.err or ''
+    redis.call('DEL', KEYS[1])
+    if not text:find('number of args') then
+      if text:find("can't run") or text:find('permissions to run') then table.insert(missing, name) end
+      break
+    end
+  end
+end
+return missing
+"""
 
 
 class Drill(NamedTuple):
     """What was played, and what it showed.
 
     Attributes:
-        prefix: of its keys, which are gone.
+        prefix: of its keys.
         ttl: seconds, of each hold.
         faults: how often each was injected: ``kills``, ``pauses``, ``cuts``.
         trips: seconds of round trips to the server, without the proxy, shortest first.
         verdict: on the history.
         losses: what is lost when the server restarts or fails over: levels and texts.
+        left: why its keys could not be deleted, or empty.
     """
 
     prefix: str
@@ -71,6 +98,7 @@ class Drill(NamedTuple):
     trips: Sequence[float]
     verdict: Verdict
     losses: Sequence[tuple[str, str]]
+    left: str = ""
 
 
 def drill(server: LockServer, seconds: float, prefix: str | None = None) -> Drill:
@@ -108,12 +136,17 @@ def drill(server: LockServer, seconds: float, prefix: str | None = None) -> Dril
             stack.enter_context(_interrupts())
             keys.rehearse(None if is_given else 1)
             stack.callback(keys.delete)
-            return _play(stack, store, keys, prefix, seconds)
+            found = _play(stack, store, keys, prefix, seconds)
+        return found._replace(left=keys.left)
     except KeyboardInterrupt:
-        raise Trouble("the drill was interrupted; its processes and its keys are gone") from None
+        gone = f"are gone; {keys.left}" if keys.left else "and its keys are gone"
+        raise Trouble(f"the drill was interrupted; its processes {gone}") from None
     except (RedisLockError, Trouble) as error:
+        more = [keys.left] if keys.left else []
         if is_forbidden(error):
-            raise Trouble(f"{error}; {keys.forbidden(str(error))}{RIGHTS}") from error
+            more += [*keys.needed(error, f"{prefix}:" if is_given else f"{store.prefix}:drill-"), RIGHTS]
+        if more:
+            raise Trouble("; ".join([str(error), *more])) from error
         raise
     except OSError as error:
         where = f"its processes meet at a socket in {tempfile.gettempdir()}: set TMPDIR to a short path"
@@ -122,8 +155,10 @@ def drill(server: LockServer, seconds: float, prefix: str | None = None) -> Dril
 
 def _play(stack: ExitStack, store: RedisStore, keys: "_Keys", prefix: str, seconds: float) -> Drill:
     terms: dict[str, Any] = {"strict_fence": bool(store._strict_ms), "min_replicas": store.min_replicas}
-    lock = Lock(RedisStore(store.connections, prefix=prefix, **terms), NAME)
-    losses = of_losses(store, store.min_replicas)
+    own = RedisStore(store.connections, prefix=prefix, **terms)
+    lock = Lock(own, NAME)
+    losses = of_losses(own, own.min_replicas)
+    run_id = own.server_says("server", "run_id")
     with lock:  # or nobody will be granted it
         trips = sorted(_trip(lock) for _ in range(MEASURED))
     ttl = max(TTL, TRIPS * trips[MEASURED // 2])
@@ -141,6 +176,11 @@ def _play(stack: ExitStack, store: RedisStore, keys: "_Keys", prefix: str, secon
         )
     if not verdict.holds:
         raise Trouble(f"nobody was granted the lock on {store.server} in {seconds:g} s")
+    with suppress(LockUnavailable):  # what was read before is told then
+        is_same = own.server_says("server", "run_id") == run_id
+        losses = of_losses(own, own.min_replicas)
+        if not is_same:
+            losses.append(("warning", "the server was restarted, or another one answers since"))
     return Drill(prefix, ttl, stage.faults, trips, verdict, losses)
 
 
@@ -206,22 +246,25 @@ return found
 
 
 class _Keys:
-    """All keys of a prefix."""
+    """The keys of a prefix; those are deleted that a drill writes: others may come while it plays."""
 
     def __init__(self, connections: Connections, prefix: str) -> None:
         self._scripts = Scripts(connections, names=(), packages=())
+        self._prefix = prefix
+        self.server = connections.server
         self._endless = [f"{prefix}:{part}" for part in ENDLESS]
+        #: Why they could not be deleted.
+        self.left = ""
         #: Whether all keys of the server were looked through.
         self.is_known = False
         self._bounded_at = -inf
-        self._pattern = re.sub(r"([\\*?\[\]^])", r"\\\1", prefix) + ":*"
 
-    def walk(self) -> Iterator[list[str]]:
-        """Look through the server for so many seconds at most; yield the keys of each step."""
+    def walk(self, rest: str) -> Iterator[list[str]]:
+        """Look through the server for so many seconds at most; yield the keys with this rest of each step."""
         give_up = boottime() + SEARCH
         cursor = "0"
         while boottime() < give_up:
-            words = ["SCAN", cursor, "MATCH", self._pattern, "COUNT", "1000"]
+            words = ["SCAN", cursor, "MATCH", _literal(self._prefix) + rest, "COUNT", "1000"]
             cursor, keys = self._scripts.pipeline("scan", [words], _scanned)
             yield keys
             if cursor == "0":
@@ -233,7 +276,7 @@ class _Keys:
 
         Raises :class:`Trouble` if there is one, as far as so many steps of a walk tell; ``None``: all.
         """
-        if found := [key for step in islice(self.walk(), steps) for key in step]:
+        if found := [key for step in islice(self.walk(":*"), steps) for key in step]:
             raise Trouble(f"{found[0]} is there, so its prefix is in use: give another --prefix, or none")
         if steps is None and not self.is_known:
             raise Trouble(f"whether the prefix is in use was not known within {SEARCH:g} s: give no --prefix")
@@ -268,13 +311,36 @@ class _Keys:
 
     def delete(self) -> None:
         """Delete them, those first that have no time to live; the others would expire."""
-        self._delete(self._endless)
-        for keys in self.walk():
-            if keys:
-                self._delete(keys)
+        try:
+            self._delete(self._endless)
+            for keys in self.walk(f":{{{NAME}}}:*"):
+                if keys:
+                    self._delete(keys)
+        except RedisLockError as error:
+            expire = f"keys that begin with {self._prefix}: expire within ten minutes"
+            self.left = f"the server has been away, so {expire} ({error})"
 
     def _delete(self, keys: Sequence[str]) -> None:
         self._scripts.pipeline("del", [["DEL", *keys]], len)
+
+    def needed(self, error: Exception, start: str) -> Iterator[str]:
+        """Say what its user must be allowed, after this error for a right; keys of drills start like that."""
+        if re.search(" access .* key", str(error)):
+            yield f"allow its user ~{_literal(start)}*"
+        texts = [script(each, RedisStore.__module__.rpartition(".")[0])[0] for each in SCRIPTS]
+        names = {name for text in texts for name in re.findall(r"call\('([A-Z]+)'", text)} - OF_TASKS
+        words = ["EVAL", MISSING, "1", f"{self._prefix}:{{{NAME}}}:rights", *sorted(names)]
+        with suppress(RedisLockError):  # a user who may run no script is told that
+            if missing := self._scripts.send("eval", *words, understand=_decoded):
+                yield f"missing in scripts: {' '.join(missing)}"
+
+
+def _literal(prefix: str) -> str:
+    return re.sub(r"([\\*?\[\]^])", r"\\\1", prefix)
+
+
+def _decoded(_name: str, reply: list[bytes], *_: object) -> list[str]:
+    return [f"+{each.decode().lower()}" for each in reply]
 
 
 def _scanned(replies: list[Any]) -> tuple[str, list[str]]:
@@ -359,7 +425,8 @@ class _Stage:
             if client.poll() and name not in self.killed:
                 errors = (self._folder / name).with_suffix(".error").read_text(errors="replace")
                 lines = [f"{name} has died", *errors.splitlines()]
-                raise Trouble(next((line for line in lines if is_forbidden(line)), lines[-1]))
+                told = next((line for line in lines if is_forbidden(line)), lines[-1])
+                raise Trouble(told.replace(f"unix://{self._folder}/server?db=0", self._keys.server))
 
     def _living(self, ttl: float) -> list[str]:
         """Return who lives, the holder first; where nobody is, wait for one."""

@@ -123,13 +123,18 @@ def _of_server(store: LockStore, replicas: int, *, some_wait: bool) -> Iterator[
 
 
 def of_losses(store: LockStore, replicas: int) -> list[_Found]:
-    """Return what is lost when the lock server restarts or fails over; so many replicas confirm a lock.
+    """Return what is lost when the lock server is short of memory, restarts or fails over.
+
+    ``replicas``: so many confirm a lock.
 
     Raises as :meth:`LockStore.names`.
     """
+    from celery_redislock.receiving.check import problems_of_server  # noqa: PLC0415  as above
+
     says = _says(store)
     online = says["connected_slaves"]
-    found = [*_of_durability(says), *_of_replicas(online, replicas)]
+    found = [("warning", problem) for problem in problems_of_server(store)]
+    found += [*_of_durability(says), *_of_replicas(online, replicas)]
     if online == "0" and not replicas:
         found.append(("note", "it has no replica: no lock is granted while it is away"))
     return found
@@ -164,8 +169,8 @@ def _of_durability(says: Mapping[str, str | None]) -> Iterator[_Found]:
         yield "ok", "it keeps an append-only file"
     elif says["aof_enabled"] == "0":
         text = (
-            "it keeps no append-only file: a restart forgets what came after its last snapshot, locks of "
-            "running tasks and what waits in line too; appendonly yes keeps them"
+            "it keeps no append-only file: a restart forgets what came after its last snapshot, or all if it "
+            "makes none, locks of running tasks and what waits in line too; appendonly yes keeps them"
         )
         yield "note", text
     for name, what in (("rdb_last_bgsave_status", "snapshot"), ("aof_last_write_status", "write to disk")):
