@@ -71,6 +71,7 @@ lint: $(VENV)/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/zizmor --quiet --offline --persona pedantic .github
 
 docs: $(VENV)/dev
 	$(BIN)/python tools/options_page.py docs/options.md

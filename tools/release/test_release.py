@@ -19,10 +19,10 @@ from tools.release.addresses import Addresses
 from tools.release.checkout import UNRELEASED, Checkout
 
 SHOP = "https://example.invalid/shop"
-FOLDERS = ("benchmarks", "celery_redislock", "docs", "examples", "tests", "tools")
+FOLDERS = (".github", "benchmarks", "celery_redislock", "docs", "examples", "tests", "tools")
 FILES = (
     *("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md"),
-    *("docker-compose.yml", "pyproject.toml"),
+    *(".pre-commit-config.yaml", ".readthedocs.yaml", "SECURITY.md", "docker-compose.yml", "pyproject.toml"),
 )
 LEAVE = shutil.ignore_patterns("__pycache__", "*.pyc", ".*_cache", "celerybeat-schedule*")
 DATED = f"## [{__version__}] - 2026-01-31"
