@@ -31,6 +31,28 @@ def test_the_lock_is_released_before_what_follows_is_published(shop: Shop, scope
     assert seen == [["period"] * (scope == "until_expired")]
 
 
+@pytest.mark.parametrize("way", ["a link", "a chain"])
+def test_a_run_is_done_after_what_follows_it_is_published(shop: Shop, way: str) -> None:
+    """Law 2: a worker that dies in between leaves a copy that runs, and no chain without its next link."""
+    seen: list[Any] = []
+    task = shop.unique(body, lock_key=KEY, acks_late=True)
+    follows = shop.app.task(body, name="shop.follows", shared=False).si(1)
+    if way == "a link":
+        task.apply_async((7,), link=follows)
+    else:
+        (task.s(7) | follows).apply_async()
+    request = shop.receive()
+    sending = shop.app.send_task
+
+    def send(*args: Any, **kwargs: Any) -> Any:
+        seen.extend(shop.store.marks().values())
+        return sending(*args, **kwargs)
+
+    shop.app.send_task = send
+    shop.run(request)
+    assert (seen, [*shop.store.marks().values()]) == (["ending"], ["done"])
+
+
 def test_trouble_with_the_release_changes_no_outcome(shop: Shop, caplog: Any) -> None:
     """Law 9: the body has run; what somebody else has made of its lock's key is not touched."""
 
