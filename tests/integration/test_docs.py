@@ -229,11 +229,12 @@ def test_the_tests_of_the_testing_page_pass(tmp_path: Path) -> None:
     names = [re.match(r"# (\w+\.py)\n", block.code) for block in files]
     for block, name in zip(files, names, strict=True):
         (tmp_path / (name[1] if name else "server.py")).write_text(block.code)
-    expected = ["shop.py", "conftest.py", "test_shop.py", "test_line.py", "test_burst.py", None]
+    expected = ["shop.py", "conftest.py", "test_shop.py", "test_line.py", "test_burst.py", None, "typed.py"]
     assert [name and name[1] for name in names] == expected
     options = ["-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
     run([sys.executable, "-m", "pytest", *options], tmp_path)
-    run([sys.executable, "server.py"], tmp_path)
+    for program in ("server.py", "typed.py"):
+        run([sys.executable, program], tmp_path)
 
 
 def ask(server: redis.Redis, *command: str) -> Any:
