@@ -113,11 +113,14 @@ with contextlib.redirect_stderr(io.StringIO()) as shown:
 (line,) = shown.getvalue().splitlines()
 assert line.startswith(f"[{time.strftime('%Y-')}") and ": INFO/MainProcess] skipped shop." in line, line
 """,
-    "docs/workflows.md": """
+    "docs/scopes-and-strategies.md": """
 from celery.contrib.testing.worker import start_worker
 from celery_redislock import lock_acquired
 runs = []
-lock_acquired.connect(lambda sender, key, lease, **_: lease and runs.append(key), weak=False)
+@lock_acquired.connect
+def began(sender, key, lease, **_):
+    if lease and sender.name == price.name:
+        runs.append(key)
 with start_worker(app, perform_ping_check=False, shutdown_timeout=30):
     assert basket.apply_async().get(timeout=30) == 3 + 4 + 3
     assert len(runs) == 3, runs
