@@ -378,7 +378,7 @@ def test_the_commands_of_the_page_are_enough_and_each_is_needed(
 
 def test_every_key_is_in_the_table_of_the_page(server: EmbeddedServer, admin: redis.Redis) -> None:
     # What is on a broker is in tests/integration/test_restore.py.
-    page = PAGES["docs/operating.md"].partition("On a broker that is Redis")[0]
+    page = PAGES["docs/server.md"].partition("On a broker that is Redis")[0]
     rows = re.findall(r"^\| `(redislock:[^`]+)` \| (\w[\w ]*) \|", page, re.MULTILINE)
     with closing(connect(f"redis://127.0.0.1:{server.port}/0", strict_fence=True)) as store:
         store.acquire("N", "rated/token", 5.0, facts='{"rate":"1/60000"}', starts_run=True)
