@@ -64,7 +64,7 @@ class Translator(HTML5Translator):
 
 def _breakable(code: str) -> str:
     """Let a long name be broken behind an underscore, a dot and the like: nowhere else where there is room."""
-    if found := re.fullmatch(r"(<[^>]+>)(.{24,})(</[^>]+>)", code):
+    if found := re.fullmatch(r"(<[^>]+>)(.{18,})(</[^>]+>)", code):
         return found[1] + re.sub(r"(?<=[_.,=/:(|])(?=\w)", "<wbr>", found[2]) + found[3]
     return code
 
@@ -104,27 +104,27 @@ def mark(_app: Sphinx, document: nodes.document, _page: str) -> None:
 
 def _mark_table(table: nodes.table) -> None:
     """Name each cell by the head of its column; and keep the roles, which a table laid out as blocks loses."""
-    heads: list[str] = []
-    table["html"] = {"role": "table"}
     rows = [*table.findall(nodes.row)]
-    for row in rows:
-        row["html"] = {"role": "row"}
-        is_head = isinstance(row.parent, nodes.thead)
-        row.parent["html"] = {"role": "rowgroup"}
-        cells = [cell.astext() for cell in row]
-        heads = cells if is_head else heads
-        for number, cell in enumerate(row):
-            label = heads[number] if number < len(heads) and not is_head else ""
-            cell["html"] = {"role": "columnheader" if is_head else "cell"} | (
-                {"data-label": label} if label else {}
-            )
     columns = [[cell.astext() for cell in column] for column in zip(*rows, strict=False)]
     widths = [max(map(len, column)) for column in columns]
     longest = max((len(word) for word in " ".join(columns[0]).split()), default=0)
+    table["html"] = {"role": "table"}
     if sum(widths) + 2 * len(widths) <= _PHONE or (len(widths) == 2 and widths[0] <= 24 and longest <= 14):
         table["classes"].append("stays")
-    elif max(widths[1:]) <= 28:
-        table["classes"].append("figures")
+    elif len(widths) > 5:
+        table["classes"].append("wide")
+    for row in rows:
+        row["html"] = {"role": "row"}
+        row.parent["html"] = {"role": "rowgroup"}
+        is_head = isinstance(row.parent, nodes.thead)
+        for number, (cell, head) in enumerate(zip(row, (column[0] for column in columns), strict=False)):
+            cell["html"] = {"role": "columnheader" if is_head else "cell"}
+            is_title = number == 0 and widths[0] > 16  # it says what it is
+            if is_head or is_title or not head:
+                continue
+            cell["html"]["data-label"] = head
+            if len(cell.astext()) <= 24 and len(head) <= 24:
+                cell["classes"].append("short")
 
 
 def _mark_written_tables(document: nodes.document) -> None:
