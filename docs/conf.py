@@ -41,6 +41,7 @@ napoleon_use_ivar = True  # or an attribute that is a property as well is descri
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 copybutton_selector = "div:not(.diagram) > div.highlight > pre"
+smartquotes = False  # a value is copied with the quotes it is written in
 html_theme = "furo"
 html_title = f"celery_redislock {release}"
 html_extra_path = ["site"]

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from celery_redislock.declaring.scopes import SCOPES, STRATEGIES, Scope
-from celery_redislock.declaring.table import GROUPS, ROWS, Row
+from celery_redislock.declaring.table import GROUPS, Row
 
 __all__ = ["options_page"]
 

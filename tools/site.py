@@ -1,6 +1,6 @@
 """What pages of the site have beyond Sphinx's and furo's: tables and code that fit a phone, pictures, a menu.
 
-An extension of Sphinx, named in ``docs/conf.py``; ``docs/static/site.css`` has the looks of what is marked here.
+An extension of Sphinx, named in ``docs/conf.py``; ``docs/static/site.css`` has the looks.
 """
 
 import html
@@ -26,13 +26,13 @@ _PHONE = 44
 class Translator(HTML5Translator):
     """Writes the attributes that ``mark`` gave, the lines of code one by one, and pictures by the screen."""
 
-    def starttag(  # noqa: D102
+    def starttag(
         self, node: Any, tagname: str, suffix: str = "\n", empty: bool = False, **attributes: Any
     ) -> str:
         attributes |= node.get("html", {})
         return str(super().starttag(node, tagname, suffix, empty, **attributes))
 
-    def visit_literal_block(self, node: nodes.literal_block) -> None:  # noqa: D102
+    def visit_literal_block(self, node: nodes.literal_block) -> None:
         start = len(self.body)
         try:
             super().visit_literal_block(node)
@@ -40,7 +40,7 @@ class Translator(HTML5Translator):
             is_text = node.get("language") in {"text", "none", "default"}
             self.body[start:] = [hung(part, is_text=is_text) for part in self.body[start:]]
 
-    def visit_Text(self, node: nodes.Text) -> None:  # noqa: D102, N802
+    def visit_Text(self, node: nodes.Text) -> None:  # noqa: N802
         start = len(self.body)
         super().visit_Text(node)
         if self.protect_literal_text:
@@ -63,7 +63,7 @@ class Translator(HTML5Translator):
 
 
 def _breakable(code: str) -> str:
-    """Let a long name be broken behind an underscore, a dot and the like: nowhere else where there is room."""
+    """Let a long name be broken behind an underscore, a dot and the like."""
     if found := re.fullmatch(r"(<[^>]+>)(.{18,})(</[^>]+>)", code):
         return found[1] + re.sub(r"(?<=[_.,=/:(|])(?=\w)", "<wbr>", found[2]) + found[3]
     return code
@@ -103,7 +103,7 @@ def mark(_app: Sphinx, document: nodes.document, _page: str) -> None:
 
 
 def _mark_table(table: nodes.table) -> None:
-    """Name each cell by the head of its column; and keep the roles, which a table laid out as blocks loses."""
+    """Name each cell by the head of its column; and keep the roles, which a table of blocks loses."""
     rows = [*table.findall(nodes.row)]
     columns = [[cell.astext() for cell in column] for column in zip(*rows, strict=False)]
     widths = [max(map(len, column)) for column in columns]
@@ -120,7 +120,7 @@ def _mark_table(table: nodes.table) -> None:
         for number, (cell, head) in enumerate(zip(row, (column[0] for column in columns), strict=False)):
             cell["html"] = {"role": "columnheader" if is_head else "cell"}
             is_title = number == 0 and widths[0] > 16  # it says what it is
-            if is_head or is_title or not head:
+            if is_head or is_title or not head or not cell.astext():
                 continue
             cell["html"]["data-label"] = head
             if len(cell.astext()) <= 24 and len(head) <= 24:
@@ -145,7 +145,7 @@ def _mark_written_tables(document: nodes.document) -> None:
 
 
 def folded(menu: str) -> str:
-    """Return the menu with its parts to be opened: the first one is, and the one of the page that is shown."""
+    """Return the menu with its parts to be opened: the first one is, and that of the page."""
     parts = iter(range(99))
 
     def part(found: re.Match[str]) -> str:
