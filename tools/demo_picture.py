@@ -48,7 +48,7 @@ def main(path: Path) -> None:
 
 
 def shown(lines: Iterable[str]) -> list[str]:
-    """Return the lines that the picture shows: the verdicts of ``SCENES``, with what was seen, and the last line."""
+    """Return the lines that the picture shows: verdicts, with what was seen, and the last line."""
     lines = list(lines)
     chosen = []
     scene = ""
