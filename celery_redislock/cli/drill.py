@@ -1,6 +1,8 @@
 """The command that tries a lock server out, with faults: ``drill``."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import isnan
+from typing import Any
 
 import click
 
@@ -10,12 +12,23 @@ from celery_redislock.drill.drill import Drill
 from celery_redislock.drill.drill import drill as played
 from celery_redislock.operating.server import LockServer
 
-_SECONDS = click.FloatRange(3, 3600)
-_PREFIX = "Of its keys, none of which may be there; by default a random one behind that of the locks."
+_PREFIX = "What its keys begin with, none of which may be there; by default something random."
+
+
+class _Seconds(click.FloatRange):
+    """A range, of which ``nan`` is no part."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds = float(super().convert(value, param, ctx))
+        if isnan(seconds):
+            self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
+        return seconds
 
 
 @click.command()
-@click.option("--seconds", type=_SECONDS, default=20.0, show_default=True, help="Of faults.")
+@click.option(
+    "--seconds", type=_Seconds(3, 3600), default=20.0, show_default=True, help="How long faults go on."
+)
 @click.option("--prefix", metavar="TEXT", help=_PREFIX)
 @answers
 def drill(server: LockServer, seconds: float, prefix: str | None) -> Answer:

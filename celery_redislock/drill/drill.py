@@ -26,7 +26,7 @@ from celery_redislock.operating.server import LockServer, Trouble
 from celery_redislock.store.redisstore import RedisStore
 from celery_redislock.wire.clock import boottime
 from celery_redislock.wire.connection import Connections
-from celery_redislock.wire.scripts import Scripts
+from celery_redislock.wire.scripts import Scripts, script
 
 CLIENTS = 4
 #: The ttl of the lock: seconds, or so many round trips if they take longer.
@@ -113,7 +113,7 @@ def drill(server: LockServer, seconds: float, prefix: str | None = None) -> Dril
         raise Trouble("the drill was interrupted; its processes and its keys are gone") from None
     except (RedisLockError, Trouble) as error:
         if is_forbidden(error):
-            raise Trouble(f"{error}; {RIGHTS}") from error
+            raise Trouble(f"{error}; {keys.forbidden(str(error))}{RIGHTS}") from error
         raise
     except OSError as error:
         where = f"its processes meet at a socket in {tempfile.gettempdir()}: set TMPDIR to a short path"
@@ -179,6 +179,32 @@ def _let_finish() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
+_STORE = "celery_redislock.store"
+#: What they ask of a broker's queues alone.
+_OF_QUEUES = {"LLEN", "LPOS"}
+#: The scripts of a lock that waits and renews.
+_USED = ("acquire", "park", "leave", "renew", "release", "inspect", "fence")
+#: Of the commands that it is given, those that the user may not call.
+_PROBE = """
+local found = {}
+for _, name in ipairs(ARGV) do
+  for count = 0, 6 do
+    local words = {}
+    for at = 1, count do words[at] = KEYS[1] end
+    local answer = redis.pcall(name, unpack(words))
+    local text = type(answer) == 'table' and answer.err or ''
+    if not string.find(string.lower(text), 'number of arg') then
+      if string.find(text, "can't run this command") or string.find(text, 'permission') then
+        found[#found + 1] = name
+      end
+      break
+    end
+  end
+end
+return found
+"""
+
+
 class _Keys:
     """All keys of a prefix."""
 
@@ -213,6 +239,24 @@ class _Keys:
             raise Trouble(f"whether the prefix is in use was not known within {SEARCH:g} s: give no --prefix")
         self.bound()
         self._delete(self._endless)
+
+    def forbidden(self, error: str) -> str:
+        """Return which commands the user may not call in scripts, if the error names none: before Redis 7.2.
+
+        Each is called with one argument more until the server does not miss any. They are all the same key,
+        which is no number and has another type: nothing is written, or what :meth:`delete` ends.
+        """
+        if "run this command" not in error:
+            return ""
+        texts = "".join(script(name, _STORE)[0] for name in _USED)
+        names = sorted({*re.findall(r"call\('([A-Z]+)'", texts)} - _OF_QUEUES)
+        words = ["EVAL", _PROBE, "1", self._endless[0], *names]
+        with suppress(RedisLockError):
+            found = self._scripts.pipeline("eval", [words], lambda replies: replies[0])
+            self._delete(self._endless)
+            if found:
+                return f"it may not call {', '.join(name.decode() for name in found)} in scripts; "
+        return ""
 
     def bound(self) -> None:
         """Let none outlive this process for long; once a second, however often it is called."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -222,6 +223,26 @@ def test_a_user_without_a_right_is_told_which_and_nothing_is_left(
         assert "password" not in err
         assert [*admin.scan_iter(f"{prefix}*")] == []
         assert drilling.leaves_nothing()
+
+
+def test_a_server_that_names_no_command_is_asked_which_ones_are_missing(prefix: str, folder: Path) -> None:
+    """Redis 7.0 says that a script may not call "this command": the drill tells all that are missing."""
+    program = shutil.which("redis-server")
+    if program is None and not os.environ.get("CI"):
+        pytest.skip("redis-server is not installed: apt-get install redis-server")
+    with (
+        EmbeddedServer(port=0, binary=program) as server,
+        closing(redis.Redis(port=server.port or 0)) as admin,
+    ):
+        rule = [word.replace("redislock", prefix) for word in acl_rule()[2:]]
+        rights = (*rule, "+scan", "-set", "-zadd")
+        admin.execute_command("ACL", "SETUSER", *rights)  # type: ignore[no-untyped-call]
+        url = f"redis://locks:password@127.0.0.1:{server.port}/0"
+        status, _, err = Drilling(url, folder, "--prefix", f"{prefix}:drill").ended()
+
+        assert status == 2
+        assert "it may not call SET, ZADD in scripts" in err
+        assert admin.keys(f"{prefix}*") == []
 
 
 def test_the_documented_rights_are_enough(guarded: EmbeddedServer, prefix: str, folder: Path) -> None:
