@@ -18,19 +18,21 @@ from celery_redislock.locks import connect
 from celery_redislock.scheduling.state import NOTHING, States
 from celery_redislock.store.redisstore import RedisStore
 from celery_redislock.store.store import Entry, Grant, Mark, Merge, Refusal, Term
-from tests.pages import PAGES, ROOT, acl_rule, blocks_of
+from tests.pages import PAGES, ROOT, acl_rule, blocks_of, recipes_of_the_readme
 
 #: In the pages this is where the server is.
 THERE = "localhost:6379"
 
 #: What the pages only declare is carried out after their own code.
 AFTERWARDS = {
-    "README.md": """
-assert not send_confirmation.delay(7).is_duplicate and send_confirmation.delay("7").is_duplicate
-assert not report.delay().is_duplicate and report.delay().is_duplicate
-assert not import_feed.delay("prices").is_duplicate and import_feed.delay("prices").is_duplicate
-assert not charge.delay(42, 5).is_duplicate and not charge.delay(42, 5).is_duplicate
-assert not rebuild_index.delay("all").is_duplicate and not export.delay(2026).is_duplicate
+    "README.md": recipes_of_the_readme()
+    + """
+assert len(recipes) == 9
+for recipe in recipes:
+    first = recipe.delay()
+    again = recipe.delay()
+    assert not first.is_duplicate, recipe.name
+    assert again.is_duplicate or recipe.on_conflict in ("wait", "coalesce"), recipe.name
 """,
     "docs/asyncio.md": """
 async def all_of_it():

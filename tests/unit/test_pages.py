@@ -13,7 +13,7 @@ WRITTEN = {page: text for page, text in PAGES.items() if page.startswith("docs/"
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`[^`]*`|<!--.*?-->|\]\([^)]*\)", re.DOTALL)
 _TABLE = re.compile(r"^\|.*$", re.MULTILINE)
-_WORD = re.compile(r"[^\W_][\w'’-]*")
+_WORD = re.compile(r"[^\W_][\w'\u2019-]*")
 
 
 def prose(text: str) -> str:
