@@ -27,7 +27,7 @@ help:
 	@echo "make lint      ruff and mypy"
 	@echo "make docs      write the pages that are made: docs/options.md, incidents.md, proof.md, wire.md"
 	@echo "make site      the documentation as a site: build/site/index.html"
-	@echo "make demo-picture  play the demo and write docs/demo.svg from what it prints"
+	@echo "make demo-picture  play the demo and write docs/demo.svg, demo-phone.svg from what it prints"
 	@echo "make page-picture  break a system, look at its page, and write docs/page.png (needs chromium, faketime)"
 	@echo "make release   sdist and wheel of the last commit, into dist/ (CONTRIBUTING.md says what it needs)"
 	@echo "make clean     remove the environment and caches"
@@ -71,6 +71,7 @@ lint: $(VENV)/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/zizmor --quiet --offline --persona pedantic .github
 
 docs: $(VENV)/dev
 	$(BIN)/python tools/options_page.py docs/options.md

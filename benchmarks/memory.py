@@ -120,7 +120,7 @@ def nothing(account: int) -> None:
 
 
 def kind_of(key: str) -> str:
-    """Name the kind of a key as docs/operating.md does."""
+    """Name the kind of a key as docs/server.md does."""
     if not key.startswith("redislock:"):
         return "queue" if key == "celery" else "kombu's own"
     name, found, part = key.removeprefix("redislock:").partition("}:")

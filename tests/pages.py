@@ -48,3 +48,14 @@ def acl_rule() -> list[str]:
     """Return the command of the pages that allows a user what the locks need, and nothing else."""
     (block,) = [block for block in blocks_of("text") if block.code.startswith("ACL SETUSER")]
     return shlex.split(block.code)
+
+
+def recipes_of_the_readme() -> str:
+    """Return Python that declares a task for each row of its table of problems, ``recipes``."""
+    rows = re.findall(r"^\| \[[^\n]*?\| (?:`([^`]*)`)?[^|\n]*\|$", PAGES["README.md"], re.MULTILINE)
+    tasks = [
+        f"@app.task(base=SingletonTask, name='recipes.{number}', {options})\n"
+        "def recipe(order_id=1, account_id=1, table=1, customer=1): ...\nrecipes.append(recipe)\n"
+        for number, options in enumerate(rows)
+    ]
+    return "recipes = []\n" + "".join(tasks)

@@ -1,25 +1,29 @@
 """Play the demo, and draw what it printed: ``python tools/demo_picture.py docs/demo.svg``.
 
-The picture has the demo's own lines, and nothing else. Which of them is
-decided by ``shown``; no line is written or changed here.
+The picture has the demo's own lines, and nothing else. Which of them is decided by ``shown``; no word is
+written or changed here. Beside it goes one for a phone (``docs/demo-phone.svg``), where a long line goes on
+below its words.
 """
 
 import io
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-__all__ = ["picture", "shown"]
+__all__ = ["narrow", "picture", "shown"]
 
 ROOT = Path(__file__).resolve().parents[1]
-#: The scenes whose lines are shown; of the others the verdict at the end is enough.
-SCENES = ("1", "3", "5", "6", "7", "11")
-TITLE = f"python -m examples.demo: scenes {', '.join(SCENES)} while they play, and all verdicts"
+#: The scenes whose verdicts are shown: what this package is for, in eight lines.
+SCENES = ("1", "3", "5", "6")
+TITLE = "make demo: four of its verdicts"
 #: Seconds the demo may take: each group of its scenes gives up after 60.
 PATIENCE = 240.0
 FONTS = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
+#: Characters of a line on a phone.
+PHONE = 46
 #: What would tell of the machine: a path, or a process by its host's name.
 PRIVATE = re.compile(r"(?<!\S)/\w|\w@\w|\b[a-z]\w*:\d{2,}")
 
@@ -40,25 +44,28 @@ def main(path: Path) -> None:
     if private := [line for line in lines if PRIVATE.search(line)]:
         raise SystemExit("this tells of the machine:\n" + "\n".join(private))
     path.write_text(picture(lines), encoding="utf-8")
+    path.with_stem(f"{path.stem}-phone").write_text(picture(narrow(lines)), encoding="utf-8")
 
 
 def shown(lines: Iterable[str]) -> list[str]:
-    """Return the lines that the picture shows.
-
-    Those of the scenes in ``SCENES`` and of none, and all verdicts. What was expected is left out where what
-    was seen is the same.
-    """
+    """Return the lines that the picture shows: verdicts, with what was seen, and the last line."""
     lines = list(lines)
     chosen = []
-    for line, following in zip(lines, [*lines[1:], ""], strict=True):
-        scene = re.match(r" *[\d.]+ s  \[(\d+)\]", line)
-        expected = re.match(r" +expected +(.*)", line)
-        if scene and scene[1] not in SCENES:
-            continue
-        if expected and following.split(maxsplit=1) == ["seen", expected[1]]:
-            continue
-        chosen.append(line)
-    return chosen
+    scene = ""
+    for line in lines:
+        if verdict := re.match(r"\w+ +(\d+)\. ", line):
+            scene = verdict[1]
+        if scene in SCENES and (verdict or line.split(maxsplit=1)[:1] == ["seen"]):
+            chosen.append(line)
+    return [*chosen, lines[-1]]
+
+
+def narrow(lines: Iterable[str]) -> list[str]:
+    """Return the same words in lines that a phone has room for: one goes on below its words."""
+    wrap = textwrap.TextWrapper(PHONE, subsequent_indent=" " * 10, break_on_hyphens=False).wrap
+    # What was seen begins there as well; a list of figures is not broken.
+    spaced = (re.sub(r"^ +seen +", "    seen  ", re.sub(r"(?<=\d), ", ",\xa0", line)) for line in lines)
+    return [part for line in spaced for part in wrap(line)]
 
 
 def picture(lines: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from celery_redislock.declaring.scopes import SCOPES, STRATEGIES, Scope
-from celery_redislock.declaring.table import GROUPS, ROWS, Row
+from celery_redislock.declaring.table import GROUPS, Row
 
 __all__ = ["options_page"]
 
@@ -18,6 +18,9 @@ A task option is an attribute of the task (`@app.task(base=SingletonTask, lock_t
 of `apply_async` for one call. If the task does not set it (`None`), the setting decides, then the
 default. `lock` is the exception: `None` switches locking off, as `False` does; for "not set here" use
 `celery_redislock.declaring.types.INHERIT`.
+
+In the tables a setting stands below the option that it is the default of; one that begins a row has no
+option. An option without a setting is set on tasks and calls only.
 
 Unknown names, values out of range and contradictions raise one `LockOptionError` that lists all of them,
 with the nearest valid name. A name is unknown if it begins with `lock_`, `on_lock_`, `on_conflict` or
@@ -38,15 +41,11 @@ A callable receives the conflict and returns the name of a strategy.
 
 def options_page() -> str:
     """Return the page as Markdown, one line ending at its end. Always the same for one version."""
-    settings = (_cells(row)[1:] for row in ROWS if row.attribute is None)
     scopes = map(_scope_cells, SCOPES.values())
     strategies = ((f"`{name!r}`", *sides) for name, sides in STRATEGIES.items())
     sections = [
         HEAD,
-        "## Task options\n",
-        *(part for group, rows in GROUPS.items() for part in (f"### {group.capitalize()}\n", _options(rows))),
-        "## Settings only\n",
-        _table(("setting", "default", "value", "meaning"), settings),
+        *(part for group, rows in GROUPS.items() for part in (f"## {group.capitalize()}\n", _options(rows))),
         "## Scopes\n",
         _table(("`lock=`", "unique", "`on_conflict` at publish", "on the worker"), scopes),
         "## Conflict strategies\n",
@@ -57,7 +56,7 @@ def options_page() -> str:
 
 
 def _options(rows: Iterable[Row]) -> str:
-    return _table(("option", "setting", "default", "value", "meaning"), map(_cells, rows))
+    return _table(("option, or setting", "meaning", "value", "default"), map(_cells, rows))
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
@@ -66,9 +65,10 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    setting = f"`{row.setting}`" if row.setting else "-"
+    """Return the row, with the name of the setting below that of the option."""
+    names = [f"`{name}`" for name in (row.attribute, row.setting) if name]
     default = row.default_note or f"`{row.default!r}`"
-    return (f"`{row.attribute}`", setting, default, row.kind.wording, row.meaning)
+    return ("<br>".join(names), row.meaning, row.kind.wording, default)
 
 
 def _scope_cells(scope: Scope) -> tuple[str, ...]:

@@ -71,22 +71,26 @@ _EVERYDAY = (
     Row(attribute="lock_period", default=None, kind=Seconds(), default_note="none",
         meaning="least time between two accepted calls of one key; required by `until_expired`. "
         "Scheduled tasks need none"),
-    Row(attribute="lock_debounce", default=None, kind=Seconds(least=1.0), default_note="none",
-        meaning="a call starts when no other one has been made for so long, with the last one's arguments; "
-        "`on_conflict` is `'coalesce'` then"),
-    Row(attribute="lock_debounce_max", default=None, kind=Seconds(least=1.0), default_note="none",
-        meaning="and so long after the first call in any case; without it calls that keep coming put it off "
-        "for ever"),
     Row(attribute="lock_limit", default=1, kind=LIMIT,
         meaning="how many may hold one key at once; a callable receives the call's arguments by name. An "
         "operator, or the app itself, may replace the limit of a key at run time, unless it is 1"),
-    Row(attribute="lock_rate", default=None, kind=RATE, default_note="none", is_of_a_lease=True,
-        meaning="how many runs of one key may start in any span of that length; what is over waits in line, "
-        "in order, or is skipped or refused, as `on_conflict` says"),
     Row(attribute="lock_describe", default=None, kind=ANY_TEXT, default_note="none",
         meaning="a text about a call, for operators, with fields like those of `lock_key`: "
         "`'order {order_id}'`. It is stored in clear text on the lock server, and commands print it; cannot "
         "be given for one call"),
+    Row(setting="redislock_url", default=None, kind=URL,
+        default_note="the broker's Redis, else the result backend's", meaning="where the lock server is"),
+    Row(setting="redislock_prefix", default="redislock", kind=PREFIX,
+        meaning="beginning of every key; Celery's `global_keyprefix` is put in front of it"),
+    Row(setting="redislock_enabled", default=True, kind=FLAG,
+        meaning="`False` switches locking off, for an incident; the environment variable "
+        "`REDISLOCK_ENABLED` wins"),
+    Row(setting="redislock_eager", default=False, kind=FLAG,
+        meaning="take locks in eager mode and direct calls too"),
+    Row(setting="redislock_beat", default=(), kind=ENTRIES, default_note="`'unique'`",
+        meaning="entries of the schedule that any number of beats share, so that each tick is sent once. "
+        "`'unique'`: those of unique tasks that beat imports; patterns: also those whose name or task "
+        "matches one; `'all'`: all; `False`: none"),
 )  # fmt: skip
 
 _TIMES = (
@@ -98,14 +102,30 @@ _TIMES = (
     Row(attribute="lock_max_hold", setting="redislock_max_hold", default=None, kind=Seconds(),
         default_note="the hard time limit + 10 s, if there is one, and at least twice `lock_ttl`",
         is_of_a_lease=True, meaning="longest time one run may hold its lock; longer than `lock_ttl`"),
-    Row(attribute="lock_retry_delay", setting="redislock_retry_delay", default=5.0, kind=Seconds(),
-        meaning="after how long a message that cannot wait in line is tried again (the lock server is down, "
-        "or the line is full)"),
+    Row(attribute="lock_debounce", default=None, kind=Seconds(least=1.0), default_note="none",
+        meaning="a call starts when no other one has been made for so long, with the last one's arguments; "
+        "`on_conflict` is `'coalesce'` then"),
+    Row(attribute="lock_debounce_max", default=None, kind=Seconds(least=1.0), default_note="none",
+        meaning="and so long after the first call in any case; without it calls that keep coming put it off "
+        "for ever"),
+    Row(attribute="lock_rate", default=None, kind=RATE, default_note="none", is_of_a_lease=True,
+        meaning="how many runs of one key may start in any span of that length; what is over waits in line, "
+        "in order, or is skipped or refused, as `on_conflict` says"),
     Row(attribute="lock_wait_timeout", default=None, kind=Seconds(), default_note="none",
         meaning="longest time in line; then the task fails with `LockBusy`, within about two seconds"),
     Row(attribute="lock_max_waiting", setting="redislock_max_waiting", default=10_000, kind=COUNT,
         meaning="messages that may wait in line for one key; a further message is tried again every "
         "`lock_retry_delay`"),
+    Row(attribute="lock_retry_delay", setting="redislock_retry_delay", default=5.0, kind=Seconds(),
+        meaning="after how long a message that cannot wait in line is tried again (the lock server is down, "
+        "or the line is full)"),
+    Row(setting="redislock_socket_timeout", default=1.0, kind=Seconds(),
+        meaning="how long one answer of the lock server may take; every call is bounded by twice this"),
+    Row(setting="redislock_start_timeout", default=10.0, kind=Seconds(),
+        meaning="how long a worker tries to reach a silent lock server before it publishes the task again"),
+    Row(setting="redislock_metrics", default=False, kind=FLAG,
+        meaning="count on the lock server, in buckets, how long calls wait for their run and how long runs "
+        "hold their lock, for `celery redislock exporter`"),
 )  # fmt: skip
 
 _WHEN_THINGS_FAIL = (
@@ -125,52 +145,29 @@ _WHEN_THINGS_FAIL = (
     Row(attribute="on_lock_error", setting="redislock_on_lock_error", default="raise",
         kind=one_of("raise", "run"),
         meaning="what happens when the lock server cannot be reached: fail visibly, or run without a lock"),
-)  # fmt: skip
-
-_SETTINGS_ONLY = (
-    Row(setting="redislock_url", default=None, kind=URL,
-        default_note="the broker's Redis, else the result backend's", meaning="where the lock server is"),
-    Row(setting="redislock_prefix", default="redislock", kind=PREFIX,
-        meaning="beginning of every key; Celery's `global_keyprefix` is put in front of it"),
-    Row(setting="redislock_socket_timeout", default=1.0, kind=Seconds(),
-        meaning="how long one answer of the lock server may take; every call is bounded by twice this"),
-    Row(setting="redislock_start_timeout", default=10.0, kind=Seconds(),
-        meaning="how long a worker tries to reach a silent lock server before it publishes the task again"),
-    Row(setting="redislock_min_replicas", default=0, kind=REPLICAS,
-        meaning="replicas that must have a lock before it counts (`WAIT`). With any value but 0 "
-        "tasks lose the publish in one step"),
-    Row(setting="redislock_fence", default="time", kind=one_of("time", "strict"),
-        meaning="where fences come from: the server's clock, or a counter that survives a clock set back"),
-    Row(setting="redislock_eager", default=False, kind=FLAG,
-        meaning="take locks in eager mode and direct calls too"),
-    Row(setting="redislock_enabled", default=True, kind=FLAG,
-        meaning="`False` switches locking off, for an incident; the environment variable "
-        "`REDISLOCK_ENABLED` wins"),
-    Row(setting="redislock_beat", default=(), kind=ENTRIES, default_note="`'unique'`",
-        meaning="entries of the schedule that any number of beats share, so that each tick is sent once. "
-        "`'unique'`: those of unique tasks that beat imports; patterns: also those whose name or task "
-        "matches one; `'all'`: all; `False`: none"),
-    Row(setting="redislock_catchup", default="one", kind=one_of("one", "none"),
-        meaning="after all beats were down: Celery's one tick per entry, or none if it is over a minute "
-        "late; an entry's option of this name wins"),
     Row(setting="redislock_restore", default=30.0, kind=Restore(usual=30.0), default_note="`True`: 30 s",
         meaning="after how long without a sign of life from a worker its unacknowledged messages of unique "
         "tasks go back to their queues (broker Redis or Valkey); `False`: after the visibility timeout"),
-    Row(setting="redislock_metrics", default=False, kind=FLAG,
-        meaning="count on the lock server, in buckets, how long calls wait for their run and how long runs "
-        "hold their lock, for `celery redislock exporter`"),
+    Row(setting="redislock_catchup", default="one", kind=one_of("one", "none"),
+        meaning="after all beats were down: Celery's one tick per entry, or none if it is over a minute "
+        "late; an entry's option of this name wins"),
+    Row(setting="redislock_fence", default="time", kind=one_of("time", "strict"),
+        meaning="where fences come from: the server's clock, or a counter that survives a clock set back"),
+    Row(setting="redislock_min_replicas", default=0, kind=REPLICAS,
+        meaning="replicas that must have a lock before it counts (`WAIT`). With any value but 0 "
+        "tasks lose the publish in one step"),
     Row(setting="redislock_check", default="warn", kind=one_of("ignore", "warn", "error"),
         meaning="what a worker does at start if settings, options or the lock server endanger locks: "
         "nothing, log, or not start; `'ignore'` keeps publishers silent about settings, too"),
 )  # fmt: skip
 
-#: The options of a task, by group.
+#: All rows by what they are about, each group with its settings at its end.
 GROUPS: Mapping[str, tuple[Row, ...]] = {
     "everyday": _EVERYDAY,
-    "times": _TIMES,
+    "times and waiting": _TIMES,
     "when things fail": _WHEN_THINGS_FAIL,
 }
-ROWS: tuple[Row, ...] = (*_EVERYDAY, *_TIMES, *_WHEN_THINGS_FAIL, *_SETTINGS_ONLY)
+ROWS: tuple[Row, ...] = tuple(row for rows in GROUPS.values() for row in rows)
 
 #: The rows of task options, by attribute.
 TASK_ROWS: Mapping[str, Row] = {row.attribute: row for row in ROWS if row.attribute is not None}

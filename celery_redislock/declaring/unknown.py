@@ -54,7 +54,7 @@ _LEFT_OVER: Mapping[str, tuple[str, str]] = {
 
 _BEGINNINGS = ("lock_", "on_lock_", "on_conflict", "redislock_")
 _KNOWN_OPTIONS = "; ".join(
-    f"{group}: {', '.join(row.name for row in rows)}" for group, rows in GROUPS.items()
+    f"{group}: {', '.join(row.name for row in rows if row.attribute)}" for group, rows in GROUPS.items()
 )
 _NAMES = TASK_ROWS.keys() | OTHER_LIBRARIES.keys()
 

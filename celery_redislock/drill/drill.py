@@ -50,7 +50,7 @@ SEARCH = 60.0
 ENDLESS = ("lines", "index", *(f"{{{NAME}}}:{part}" for part in ("line", "parked", "sent", "until", "fence")))
 KEPT_MS = "600000"
 
-RIGHTS = "a drill needs what docs/operating.md lists in Users and ACLs, and scan"
+RIGHTS = "a drill needs what docs/server.md lists in Users and ACLs, and scan"
 
 #: Scripts of the clients; commands in them that only tasks need.
 SCRIPTS = ("acquire", "inspect", "leave", "park", "release", "renew")

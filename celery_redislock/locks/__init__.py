@@ -143,7 +143,7 @@ def connect(
             connections, its options are taken, and the store connects by itself: its timeouts, retries and
             decoding do not count. A client of any other kind is refused.
             A list of three or more, an odd number, of independent servers: a quorum of them keeps exclusive
-            locks (``Lock``, nothing else) and goes on while fewer than half are away (docs/redlock.md).
+            locks (``Lock``, nothing else) and goes on while fewer than half are away (docs/locks.md#redlock).
         prefix: put in front of every key; a text without braces and white space.
         socket_timeout: seconds, from 0.001 up; every verb is bounded by twice this, and by seven times
             where it must connect to a server that answers slowly. On a

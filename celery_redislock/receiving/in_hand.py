@@ -180,7 +180,7 @@ class WorkerName:
                 log = logger.debug if self._is_forbidden else logger.info
                 line = (
                     "what this worker has in hand is not restored if it is killed: %s; let the broker's user "
-                    "run scripts (docs/operating.md, Users and ACLs)"
+                    "run scripts (docs/server.md, Users and ACLs)"
                 )
                 log(line, error)
                 self._is_forbidden = True

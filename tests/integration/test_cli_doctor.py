@@ -17,7 +17,7 @@ import redis
 from celery_redislock.locks import Lock, connect
 from tests.facts import wait_until
 from tests.integration.commands import ROOT, run_command
-from tests.pages import acl_rule, blocks_of
+from tests.pages import acl_rule, blocks_of, recipes_of_the_readme
 from tests.servers import EmbeddedServer
 
 APP = "tests.integration.doctor_app"
@@ -242,14 +242,14 @@ class TestApp:
 
     def test_nothing_is_wrong_with_the_recipes_of_the_readme(self, url: str, tmp_path: Path) -> None:
         """Who copies the first example into a project has a pipeline that checks it."""
-        app, recipes = [block.code for block in blocks_of("python") if block.page == "README.md"][:2]
-        assert "send_confirmation" in recipes
-        (tmp_path / "shop.py").write_text(app.replace("redis://localhost:6379/0", url) + recipes)
+        app, *_ = [block.code for block in blocks_of("python") if block.page == "README.md"]
+        declared = app.partition("first = ")[0].replace("redis://localhost:6379/0", url)
+        (tmp_path / "shop.py").write_text(declared + recipes_of_the_readme())
         words = ["-A", "shop", "redislock", "doctor", "--json"]
         answer = _read(run_command("celery", words, _environment({}), tmp_path))
         one(answer.of("warning"), "no worker answers")
         assert answer.of("error") == []
-        assert "8 unique tasks, and nothing is wrong with their options" in answer.of("ok")
+        assert "10 unique tasks, and nothing is wrong with their options" in answer.of("ok")
 
     def test_a_line_is_less_durable_than_rabbitmq_without_a_file(self, url: str, tmp_path: Path) -> None:
         """The broker is away here: what is known without it is told, too."""

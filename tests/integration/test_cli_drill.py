@@ -219,7 +219,7 @@ def guarded() -> Iterator[EmbeddedServer]:
 def test_a_user_without_a_right_is_told_which_and_nothing_is_left(
     guarded: EmbeddedServer, prefix: str, folder: Path, missing: str
 ) -> None:
-    """The rule of docs/operating.md and scan are enough; without one of them its name is told."""
+    """The rule of docs/server.md and scan are enough; without one of them its name is told."""
     port = guarded.port
     with closing(redis.Redis(port=port or 0, decode_responses=True)) as admin:
         admin.execute_command("ACL", "DELUSER", "locks")  # type: ignore[no-untyped-call]

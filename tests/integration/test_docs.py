@@ -18,19 +18,21 @@ from celery_redislock.locks import connect
 from celery_redislock.scheduling.state import NOTHING, States
 from celery_redislock.store.redisstore import RedisStore
 from celery_redislock.store.store import Entry, Grant, Mark, Merge, Refusal, Term
-from tests.pages import PAGES, ROOT, acl_rule, blocks_of
+from tests.pages import PAGES, ROOT, acl_rule, blocks_of, recipes_of_the_readme
 
 #: In the pages this is where the server is.
 THERE = "localhost:6379"
 
 #: What the pages only declare is carried out after their own code.
 AFTERWARDS = {
-    "README.md": """
-assert not send_confirmation.delay(7).is_duplicate and send_confirmation.delay("7").is_duplicate
-assert not report.delay().is_duplicate and report.delay().is_duplicate
-assert not import_feed.delay("prices").is_duplicate and import_feed.delay("prices").is_duplicate
-assert not charge.delay(42, 5).is_duplicate and not charge.delay(42, 5).is_duplicate
-assert not rebuild_index.delay("all").is_duplicate and not export.delay(2026).is_duplicate
+    "README.md": recipes_of_the_readme()
+    + """
+assert len(recipes) == 9
+for recipe in recipes:
+    first = recipe.delay()
+    again = recipe.delay()
+    assert not first.is_duplicate, recipe.name
+    assert again.is_duplicate or recipe.on_conflict in ("wait", "coalesce"), recipe.name
 """,
     "docs/asyncio.md": """
 async def all_of_it():
@@ -39,21 +41,6 @@ async def all_of_it():
         await work(store)
         assert await aio.Semaphore(store, "licence", 3).available() == 3
 asyncio.run(all_of_it())
-""",
-    "docs/comparison.md": """
-assert not result.is_duplicate and sync.delay(account=7, full=False).id == result.id
-assert not pack.delay(7).is_duplicate and pack.delay(7, "fragile").is_duplicate
-assert not bill.delay(7, 1).is_duplicate and bill.delay(month=2, customer=7).is_duplicate
-try:
-    report.delay(7)
-except DuplicateTask:
-    pass
-else:
-    raise AssertionError
-assert not reindex.delay(1).is_duplicate and reindex.delay(1).is_duplicate
-assert not digest.delay("news").is_duplicate and digest.delay("news").is_duplicate
-assert not charge.delay(7).is_duplicate  # published: the worker puts it off
-assert not rebuild.delay("all").is_duplicate and rebuild.delay("all").is_duplicate
 """,
     "docs/frameworks.md": """
 import asyncio
@@ -78,6 +65,19 @@ database.execute("UPDATE account SET fence = 9e18")  # a later holder was here
 assert "later holder" in str(set_balance.apply((1, 60)).result)
 """,
     "docs/migrating.md": """
+assert not result.is_duplicate and sync.delay(account=7, full=False).id == result.id
+assert not wrap.delay(7).is_duplicate and wrap.delay(7, "fragile").is_duplicate
+assert not invoice.delay(7, 1).is_duplicate and invoice.delay(month=2, customer=7).is_duplicate
+assert not report.delay(7).is_duplicate
+try:
+    report.delay(7)
+except DuplicateTask:
+    pass
+else:
+    raise AssertionError
+assert not reindex.delay(1).is_duplicate and reindex.delay(1).is_duplicate
+assert not digest.delay("news").is_duplicate and digest.delay("news").is_duplicate
+assert not debit.delay(7).is_duplicate  # published: it waits in line
 app.conf.update(task_always_eager=True, redislock_eager=True)
 with memory_locks(app) as store:
     assert sync_stock.delay(7).successful()
@@ -115,11 +115,14 @@ with contextlib.redirect_stderr(io.StringIO()) as shown:
 (line,) = shown.getvalue().splitlines()
 assert line.startswith(f"[{time.strftime('%Y-')}") and ": INFO/MainProcess] skipped shop." in line, line
 """,
-    "docs/workflows.md": """
+    "docs/scopes-and-strategies.md": """
 from celery.contrib.testing.worker import start_worker
 from celery_redislock import lock_acquired
 runs = []
-lock_acquired.connect(lambda sender, key, lease, **_: lease and runs.append(key), weak=False)
+@lock_acquired.connect
+def began(sender, key, lease, **_):
+    if lease and sender.name == price.name:
+        runs.append(key)
 with start_worker(app, perform_ping_check=False, shutdown_timeout=30):
     assert basket.apply_async().get(timeout=30) == 3 + 4 + 3
     assert len(runs) == 3, runs
@@ -229,11 +232,12 @@ def test_the_tests_of_the_testing_page_pass(tmp_path: Path) -> None:
     names = [re.match(r"# (\w+\.py)\n", block.code) for block in files]
     for block, name in zip(files, names, strict=True):
         (tmp_path / (name[1] if name else "server.py")).write_text(block.code)
-    expected = ["shop.py", "conftest.py", "test_shop.py", "test_line.py", "test_burst.py", None]
+    expected = ["shop.py", "conftest.py", "test_shop.py", "test_line.py", "test_burst.py", None, "typed.py"]
     assert [name and name[1] for name in names] == expected
     options = ["-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
     run([sys.executable, "-m", "pytest", *options], tmp_path)
-    run([sys.executable, "server.py"], tmp_path)
+    for program in ("server.py", "typed.py"):
+        run([sys.executable, program], tmp_path)
 
 
 def ask(server: redis.Redis, *command: str) -> Any:
@@ -376,7 +380,7 @@ def test_the_commands_of_the_page_are_enough_and_each_is_needed(
 
 def test_every_key_is_in_the_table_of_the_page(server: EmbeddedServer, admin: redis.Redis) -> None:
     # What is on a broker is in tests/integration/test_restore.py.
-    page = PAGES["docs/operating.md"].partition("On a broker that is Redis")[0]
+    page = PAGES["docs/server.md"].partition("On a broker that is Redis")[0]
     rows = re.findall(r"^\| `(redislock:[^`]+)` \| (\w[\w ]*) \|", page, re.MULTILINE)
     with closing(connect(f"redis://127.0.0.1:{server.port}/0", strict_fence=True)) as store:
         store.acquire("N", "rated/token", 5.0, facts='{"rate":"1/60000"}', starts_run=True)

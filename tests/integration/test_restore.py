@@ -736,8 +736,9 @@ def test_a_broker_without_scripts_works_too(tcp_server: EmbeddedServer, prefix: 
 
 def test_the_page_names_every_key_and_command(tcp_server: EmbeddedServer) -> None:
     """Where the broker's user may not do all: these, beside what Celery itself sends."""
-    page = PAGES["docs/operating.md"].partition("On a broker that is Redis")[2]
-    keys = dict(re.findall(r"^\| `redislock(:[^`]+)` \| (\w[\w ]*) \|", page, re.MULTILINE))
+    page = PAGES["docs/server.md"]
+    table = page.partition("On a broker that is Redis")[2]
+    keys = dict(re.findall(r"^\| `redislock(:[^`]+)` \| (\w[\w ]*) \|", table, re.MULTILINE))
     (said,) = [line for line in page.splitlines() if line.startswith("The broker's user")]
     with EmbeddedServer(port=0) as server, closing(redis.Redis.from_url(server.redis_url)) as client:
         commands = ["-@all", *CELERYS, *re.findall(r"`(\+\w+)`", said)]

@@ -29,10 +29,37 @@ def test_a_picture_has_a_title_loads_nothing_and_tells_of_no_machine(path: Path)
     assert [each for each in words if PRIVATE.search(each)] == []
 
 
-def test_the_picture_of_the_scopes_has_a_lane_for_each() -> None:
-    root = ET.parse(ROOT / "docs" / "scopes.svg").getroot()  # noqa: S314
+@pytest.mark.parametrize("name", ["scopes.svg", "scopes-phone.svg"])
+def test_the_picture_of_the_scopes_has_a_lane_for_each(name: str) -> None:
+    root = ET.parse(ROOT / "docs" / name).getroot()  # noqa: S314
     lanes = [(each.text or "").strip() for each in root.iter(f"{SVG}text") if each.get("class") == "name"]
     assert lanes == list(SCOPES)
+
+
+@pytest.mark.parametrize("name", ["demo", "scopes"])
+def test_a_picture_for_a_phone_says_the_same_in_narrower_lines(name: str) -> None:
+    pair = [ROOT / "docs" / f"{name}{form}.svg" for form in ("", "-phone")]
+    wide, narrow = (ET.parse(path).getroot() for path in pair)  # noqa: S314
+    assert int(float(narrow.get("viewBox", "").split()[2])) < 620
+    assert [narrow.findtext(f"{SVG}{part}") for part in ("title", "desc")] == [
+        wide.findtext(f"{SVG}{part}") for part in ("title", "desc")
+    ]
+    if name == "demo":  # the other one has shorter words
+        lines = [" ".join(each.itertext()) for root in (wide, narrow) for each in root.iter(f"{SVG}text")]
+        said = " ".join(lines).split()
+        assert said[: len(said) // 2] == said[len(said) // 2 :]
+
+
+def test_the_picture_of_the_scopes_has_a_dark_form() -> None:
+    """Each colour that is filled has another one there, but for those of words on dark bars."""
+    for name in ("scopes.svg", "scopes-phone.svg"):
+        light, dark = (
+            (ROOT / "docs" / name).read_text(encoding="utf-8").split("@media (prefers-color-scheme: dark)")
+        )
+        for chosen in (".ground", ".phase", ".lock", ".place", ".no rect", ".yes rect", ".wait rect"):
+            assert f"{chosen} {{" in light, chosen
+            assert f"{chosen} {{" in dark, chosen
+        assert "fill=" not in dark
 
 
 def chunk(name: bytes, body: bytes) -> bytes:

@@ -47,11 +47,11 @@ def test_the_page_has_each_field_of_the_header_and_no_other():
 
 
 def test_each_key_of_the_store_is_in_the_table_of_keys():
-    """``docs/operating.md``: under the name that the code gives it."""
+    """``docs/server.md``: under the name that the code gives it."""
     keys = re.findall(r"^``(redislock:\S+)``", redisstore.__doc__, re.MULTILINE)
     spelled = {key.replace(":mark:NONCE", ":mark:MESSAGE") for key in keys}
     assert len(spelled) > 20
-    assert {key for key in spelled if f"`{key}`" not in PAGES["docs/operating.md"]} == set()
+    assert {key for key in spelled if f"`{key}`" not in PAGES["docs/server.md"]} == set()
 
 
 def test_the_committed_contracts_are_those_of_the_scripts():

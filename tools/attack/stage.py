@@ -357,6 +357,6 @@ class Stage:
 def _security(folder: Path) -> tuple[list[str], int]:
     """Return a server's arguments for TLS and the ACL user that the documentation describes, and its port."""
     arguments, port = tls_arguments(folder)
-    page = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "server.md").read_text(encoding="utf-8")
     user = next(line for line in page.splitlines() if line.startswith("ACL SETUSER ")).split()[2:]
     return [*arguments, "--user", *user], port

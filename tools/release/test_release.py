@@ -19,10 +19,10 @@ from tools.release.addresses import Addresses
 from tools.release.checkout import UNRELEASED, Checkout
 
 SHOP = "https://example.invalid/shop"
-FOLDERS = ("benchmarks", "celery_redislock", "docs", "examples", "tests", "tools")
+FOLDERS = (".github", "benchmarks", "celery_redislock", "docs", "examples", "tests", "tools")
 FILES = (
     *("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md"),
-    *("docker-compose.yml", "pyproject.toml"),
+    *(".pre-commit-config.yaml", ".readthedocs.yaml", "SECURITY.md", "docker-compose.yml", "pyproject.toml"),
 )
 LEAVE = shutil.ignore_patterns("__pycache__", "*.pyc", ".*_cache", "celerybeat-schedule*")
 DATED = f"## [{__version__}] - 2026-01-31"
@@ -223,7 +223,7 @@ def test_the_sdist_has_all_that_a_packager_needs(built: Path, unpacked: Path) ->
 
 
 def test_a_build_for_development_needs_no_address_and_takes_no_cache_along(tmp_path: Path) -> None:
-    """No hidden file, no cache, nothing compiled."""
+    """No hidden file but those of the repository's services, no cache, nothing compiled."""
     root = project(tmp_path)
     left = (
         ".ci/run",
@@ -242,7 +242,8 @@ def test_a_build_for_development_needs_no_address_and_takes_no_cache_along(tmp_p
 
     assert {"celery_redislock/__init__.py", "tests/conftest.py"} <= names
     assert names & set(left) == set()
-    assert [name for name in names if re.search(r"(^|/)(\.|__pycache__)|\.(pyc|so)$", name)] == []
+    hidden = {name for name in names if re.search(r"(^|/)(\.|__pycache__)|\.(pyc|so)$", name)}
+    assert {name.partition("/")[0] for name in hidden} <= {*FOLDERS, *FILES}
 
 
 def files_in(folder: Path) -> set[Path]:

@@ -1,4 +1,4 @@
-"""Every ending in every pool it exists in, as its row says. ``docs/endings.md`` names them."""
+"""Every ending in every pool it exists in, as its row says. ``docs/killed.md`` names them."""
 
 import importlib.util
 from collections.abc import Callable, Iterator

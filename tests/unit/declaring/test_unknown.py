@@ -17,7 +17,7 @@ from tests.unit.declaring.asking import problems
         ("on_lock_loss", "did you mean on_lock_lost?"),
         (
             "lock_zzz",
-            "known are everyday: lock, lock_key, on_conflict, lock_period, lock_debounce, lock_debounce_max",
+            "known are everyday: lock, lock_key, on_conflict, lock_period, lock_limit, lock_describe; times",
         ),
         ("lock_for", "lock_for is no option"),
         ("lock_fence", "lock_fence is no option of a task; set redislock_fence on the app"),

@@ -1,6 +1,6 @@
 """The table of lives: scope by scope, what is left of a message, however it ends and whoever acts.
 
-Every entry was written by hand, from the laws and from ``docs/endings.md``.
+Every entry was written by hand, from the laws and from ``docs/killed.md``.
 """
 
 from collections.abc import Iterator
