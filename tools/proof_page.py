@@ -58,8 +58,10 @@ SECTIONS = (
         "Two or three calls, what each of their processes asks for, at most so many losses and kills as a "
         "world has, and time: every step is taken from every state, on the store in memory. In each state "
         "the promises are looked at, and whether all accepted calls end in time from there, under two "
-        "schedules without faults. The second table has stores that are broken on purpose: each must be "
-        "found, by the number of steps that is told. A world has bounds (`tools/explore/worlds.py`): what "
+        "schedules without faults: the longest that this took, of what it may take, in seconds of the "
+        "model. In the words of a fault `0/c` is the message of call 0, `0/r0` its first run, `0/d0` its "
+        "first retry. The second table has stores that are broken on purpose: each must be found, by the "
+        "number of steps that is told. A world has bounds (`tools/explore/worlds.py`): what "
         "needs more calls, losses or kills is not seen.",
     ),
     Section(

@@ -26,6 +26,12 @@ from tools.record import Table, add_record, keep
 WORLD = ("world", "states", "steps", "depth", "all calls end within", "time")
 STORE = ("broken on purpose", "found as", "steps", "states", "time")
 
+#: What the names in a story are.
+LEGEND = (
+    "0/c is the message of call 0, 0/r0 its first run, 0/d0 its first retry. How fast all calls end is told "
+    "in seconds of the model: the longest, of what it may take."
+)
+
 #: Steps of a random way, at the most.
 STEPS = 80
 
@@ -53,6 +59,7 @@ def main() -> int:
     status = 0
     if arguments.replay:
         return play([known[name] for name in arguments.worlds] or [*WORLDS.values()], arguments)
+    print(f"{LEGEND}\n")
     explored, caught = [], []
     if not arguments.broken:
         chosen = [known[name] for name in arguments.worlds] or (LARGE if arguments.large else WORLDS).values()
